@@ -1,0 +1,60 @@
+"""hangcheck's simulator: run real torch.distributed code for N ranks in one process, and be told who waits for whom.
+
+    from simulator import Cluster
+
+    cluster = Cluster(nodes=1)
+    cluster.launch(serve, ranks=4)
+    cluster.join(grow, ranks=2, rank_offset=4, at_s=1.0)
+    cluster.run().raise_if_bad()
+
+Map of the code (imports go down only):
+    cli, pytest_plugin   entry points
+    scenarios/           the demo: the one place where simulator and refimpl meet
+    cluster              what a user writes: nodes, cohorts, joins -> Outcome
+    report/              findings to text and JSON; the only place that prints
+    analysis/            pure functions from records to findings
+    fake_pg              the process groups;  communicator, collectives below it
+    torch_world/         the only owner of torch's and Python's process-wide state
+    barrier_model        simpy model of barriers: world, cohort, store, membership
+    records              plain data that a run leaves
+    engine/              scheduler, carriers, clock, trace; knows nothing of torch
+    lint/                checks on source, without running it
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from simulator.analysis.findings import Certainty, Finding, Level, Verdict
+    from simulator.cluster import Cluster, Outcome, SimulationFailed, simulate
+    from simulator.engine.errors import HangcheckError, SimulatorFault, UsageError
+    from simulator.engine.scheduler import Limits
+
+_HOME = {
+    "Cluster": "simulator.cluster",
+    "Outcome": "simulator.cluster",
+    "SimulationFailed": "simulator.cluster",
+    "simulate": "simulator.cluster",
+    "Finding": "simulator.analysis.findings",
+    "Verdict": "simulator.analysis.findings",
+    "Level": "simulator.analysis.findings",
+    "Certainty": "simulator.analysis.findings",
+    "Limits": "simulator.engine.scheduler",
+    "HangcheckError": "simulator.engine.errors",
+    "UsageError": "simulator.engine.errors",
+    "SimulatorFault": "simulator.engine.errors",
+}
+__all__ = sorted(_HOME)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'simulator' has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

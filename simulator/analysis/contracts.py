@@ -1,0 +1,306 @@
+"""The contract of new_group, cohorts and probes: what is wrong even if the installed torch got away with it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from simulator.analysis.facts import RunFacts, by_stack, final_blocked, grouped, listed, notes_of
+from simulator.analysis.findings import Certainty, Finding, Level, Side, Verdict
+from simulator.barrier_model import predict_store_barrier
+from simulator.engine.site import Stack
+from simulator.records import GroupSlot, Note, Records, WorldRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The first `new_group` call that is not the same on all ranks of one default group."""
+
+    slot: GroupSlot
+    sides: tuple[Side, ...]
+
+    @property
+    def sentence(self) -> str:
+        parts = [f"{side.doing} on {listed(side.ranks)}" + _at(side.stack) for side in self.sides]
+        return f"new_group call {self.slot.index + 1} of the default group is " + ", and ".join(parts)
+
+
+def _at(stack: Stack) -> str:
+    return f" ({stack[0].place})" if stack else ""
+
+
+def first_difference(records: Records) -> Difference | None:
+    """The earliest slot in which ranks gave different lists, if any."""
+    for world in records.worlds.values():
+        for slot in world.slots:
+            if slot.differing:
+                return Difference(slot, _lists(slot))
+    return None
+
+
+def _lists(slot: GroupSlot) -> tuple[Side, ...]:
+    by_list: dict[tuple[int, ...], dict[int, Stack]] = {}
+    for rank, (ranks, stack) in sorted(slot.calls.items()):
+        by_list.setdefault(ranks, {})[rank] = stack
+    return tuple(side for ranks, stacks in by_list.items() for side in by_stack("gave", str(list(ranks)), stacks))
+
+
+# -- calls that some ranks never make --------------------------------------------------------------------------------
+
+
+def missing_calls(records: Records, facts: RunFacts) -> list[Finding]:
+    """World-mode `new_group` calls that some rank of the default group never made and never will."""
+    findings = []
+    for world in records.worlds.values():
+        slots = [slot for slot in world.slots if _is_short(slot, world, records)]
+        if slots:
+            findings.append(_missing_call(world, slots, records, facts))
+    return findings
+
+
+def _absent(slot: GroupSlot, world: WorldRecord) -> list[int]:
+    return [rank for rank in range(world.size) if rank not in slot.calls]
+
+
+def _is_short(slot: GroupSlot, world: WorldRecord, records: Records) -> bool:
+    """Somebody is absent for good: it finished, or its default group is another one (it was there before)."""
+    if slot.extension and len(slot.ranks) == world.size:
+        return False  # a joiner attaches to the WORLD that the others have: nobody else has to call
+    absent = _absent(slot, world)
+    elsewhere = {rank for other in records.worlds.values() if other is not world for rank in other.members}
+    gone = [
+        rank
+        for rank in absent
+        if rank not in records.ranks
+        or records.ranks[rank].status == "ok"
+        or (rank in elsewhere and rank not in world.members)
+    ]
+    return bool(absent) and len(gone) == len(absent)
+
+
+def _missing_call(world: WorldRecord, slots: Sequence[GroupSlot], records: Records, facts: RunFacts) -> Finding:
+    slot = slots[0]
+    absent = _absent(slot, world)
+    outsiders = [rank for rank in absent if rank not in world.members]
+    joiners = any(_kind(rank, records, facts) == "scale" for rank in slot.calls)
+    stacks = {rank: stack for rank, (_, stack) in slot.calls.items()}
+    waiting = by_stack("waiting", f"new_group({list(slot.ranks)})", stacks)
+    missing = grouped("missing", absent, records, final_blocked(records))
+    more = [s.desc or str(list(s.ranks)) for s in slots[1:]]
+    harmless = not outsiders and not any(rank in slot.ranks for rank in absent)
+    return Finding(
+        kind=Verdict.DEADLOCK,
+        level=Level.CONTRACT,
+        certainty=Certainty.SUSPECT if harmless else Certainty.CAUSE,
+        title=f"new_group '{slot.desc or slot.index}' {list(slot.ranks)} is collective over all {world.size} ranks of "
+        "the default group, and some never call it" + (f" (nor {len(more)} more: {_some(more)})" if more else ""),
+        group=slot.desc or f"#{slot.index}",
+        group_ranks=slot.ranks,
+        sides=(*waiting, *missing),
+        cause=_why_missing(slot, outsiders, joiners),
+        remedy=_remedy(slot, joiners),
+        at_other_level=_what_torch_does(slot, world, records, facts),
+        warning=harmless,
+    )
+
+
+def _kind(rank: int, records: Records, facts: RunFacts) -> str:
+    record = records.ranks.get(rank)
+    return facts.cohorts[record.cohort][0] if record is not None and record.cohort in facts.cohorts else ""
+
+
+def _some(names: Sequence[str], most: int = 6) -> str:
+    shown = ", ".join(names[:most])
+    return shown if len(names) <= most else f"{shown}, ..."
+
+
+def _why_missing(slot: GroupSlot, outsiders: Sequence[int], joiners: bool) -> str:
+    callers = listed(slot.calls)
+    if joiners and outsiders:
+        return (
+            f"{callers} joined later and create group '{slot.desc}' by a call that every rank of the default group has "
+            f"to make; {listed(outsiders)} had created their groups before and do not run this code again"
+        )
+    verb = "calls" if len(slot.calls) == 1 else "call"
+    return f"{callers} {verb} new_group for group '{slot.desc or list(slot.ranks)}' and the other ranks skip the call"
+
+
+def _remedy(slot: GroupSlot, joiners: bool) -> str:
+    if joiners:
+        return (
+            "create the joiners' groups among themselves: use_local_synchronization=True, global ranks shifted by "
+            "rank_offset, recovered_rank=False (is_extension=False) and no max_world_size; only WORLD is extended"
+        )
+    return (
+        "let every rank of the default group make the same new_group calls in the same order, members or not; "
+        "or pass use_local_synchronization=True if the members alone are meant to meet"
+    )
+
+
+def _what_torch_does(slot: GroupSlot, world: WorldRecord, records: Records, facts: RunFacts) -> str:
+    """What the installed torch did at this call, and what its optional barrier would do."""
+    callers = sorted(slot.calls)
+    if any(facts.init_barrier.get(rank, False) for rank in callers):
+        return f"torch {facts.torch_version} runs a store barrier after new_group here (TORCH_DIST_INIT_BARRIER=1)"
+    alone = [note for note in notes_of(records, "local_only") if note.rank in slot.calls]
+    then = "the call returns"
+    if alone:
+        then += (
+            ", and since there is no such group to attach to, Mooncake runs it alone without an error: every collective "
+            "on it gives each rank its own data back"
+        )
+    elif slot.returned:
+        then += f" ({_some(sorted(set(slot.returned.values())))})"
+    passed = predict_store_barrier(dict.fromkeys(callers, world.size))
+    hung = [rank for rank, passes in passed.items() if not passes]
+    barrier = f"; with TORCH_DIST_INIT_BARRIER=1 {listed(hung)} would wait in the store barrier" if hung else ""
+    return (
+        f"torch {facts.torch_version} has no barrier after new_group (TORCH_DIST_INIT_BARRIER is not 1): "
+        f"{then} on {listed(callers)}{barrier}"
+    )
+
+
+# -- different lists, crossed names ------------------------------------------------------------------------------------
+
+
+def crossed_groups(records: Records) -> list[Finding]:
+    """Two lists of ranks under one group name."""
+    findings: dict[tuple[str, tuple[int, ...], tuple[int, ...]], Finding] = {}
+    difference = first_difference(records)
+    for note in notes_of(records, "crossed"):
+        mine, other = note.facts["group"], note.facts["other"]
+        key = (mine.name, *sorted((mine.ranks, other.ranks)))
+        if key in findings:
+            continue
+        sides = (
+            Side("gave", (note.facts["other_rank"],), str(list(other.ranks)), note.facts["other_stack"]),
+            Side("gave", (note.rank,), str(list(mine.ranks)), note.stack),
+        )
+        if difference is not None and {mine.ranks, other.ranks} <= {c[0] for c in difference.slot.calls.values()}:
+            sides = difference.sides
+        findings[key] = _crossing(mine.name, mine.label, mine.ranks, sides)
+    return list(findings.values())
+
+
+def _crossing(name: str, label: str, ranks: tuple[int, ...], sides: tuple[Side, ...]) -> Finding:
+    return Finding(
+        kind=Verdict.MISMATCH,
+        level=Level.TORCH,
+        certainty=Certainty.CAUSE,
+        title=f"two lists of ranks meet under the one group name '{name}'",
+        group=label,
+        group_ranks=ranks,
+        sides=sides,
+        cause="torch names a group by the number of new_group calls that this rank has made, so calls with different "
+        "lists at the same position share a name",
+        remedy="let every rank create all lists in one order, members or not; or pass use_local_synchronization=True",
+        at_other_level="what a real backend does depends on timing: a right result, crossed groups, or a hang",
+    )
+
+
+def differing_calls(records: Records) -> list[Finding]:
+    """The first difference as a finding of its own, for runs in which nothing came of it."""
+    difference = first_difference(records)
+    if difference is None:
+        return []
+    slot = difference.slot
+    return [
+        Finding(
+            kind=Verdict.MISMATCH,
+            level=Level.CONTRACT,
+            certainty=Certainty.CAUSE,
+            title=f"new_group call {slot.index + 1} of the default group differs between ranks",
+            group=slot.desc or f"#{slot.index}",
+            group_ranks=slot.ranks,
+            sides=difference.sides,
+            cause="all ranks must make the same new_group calls in the same order; from here on the counter that names "
+            "groups means different groups on different ranks",
+            remedy="let every rank create all lists in one order, members or not",
+            at_other_level="the installed torch does not check this; a later group hangs, crosses or joins strangers",
+        )
+    ]
+
+
+# -- joiners and probes --------------------------------------------------------------------------------------------------
+
+
+def wrong_ranks(records: Records, facts: RunFacts) -> list[Finding]:
+    """Joiners whose groups reach outside their cohort, and groups that silently run alone."""
+    return [*_outside(records, facts), *_alone(records)]
+
+
+def _outside(records: Records, facts: RunFacts) -> list[Finding]:
+    by_cohort: dict[str, list[Note]] = {}
+    for note in notes_of(records, "outside_cohort"):
+        by_cohort.setdefault(note.facts["cohort"], []).append(note)
+    findings = []
+    for cohort, notes in by_cohort.items():
+        first, mine = notes[0], facts.cohorts[cohort][1]
+        same = [n for n in notes if n.facts["ranks"] == first.facts["ranks"] and n.facts["desc"] == first.facts["desc"]]
+        groups = sorted({n.facts["desc"] for n in notes})
+        sides = by_stack("waiting", f"new_group({list(first.facts['ranks'])})", {n.rank: n.stack for n in same})
+        findings.append(
+            Finding(
+                kind=Verdict.WRONG_RANKS,
+                level=Level.CONTRACT,
+                certainty=Certainty.CAUSE,
+                title=f"joiners {list(mine)} create group '{first.facts['desc']}' {list(first.facts['ranks'])}, which "
+                f"reaches outside their cohort (groups: {_some(groups)})",
+                group=first.facts["desc"],
+                group_ranks=first.facts["ranks"],
+                sides=tuple(sides),
+                cause=f"the list is not shifted by rank_offset={min(mine)}: it names "
+                f"{listed(first.facts['outside'])}, which were launched before and do not create it",
+                remedy="pass rank_offset on to this sub-group, so that its lists are those of the launch plus the offset",
+                at_other_level="a joiner that is in none of its lists gets None or the non-member constant from "
+                "new_group, and a later collective on it runs on WORLD or does nothing",
+            )
+        )
+    return findings
+
+
+def _alone(records: Records) -> list[Finding]:
+    notes = notes_of(records, "local_only")
+    if not notes:
+        return []
+    first = notes[0]
+    group = first.facts["group"]
+    labels = list(dict.fromkeys(note.facts["group"].label for note in notes))
+    same = {n.rank: n.stack for n in notes if n.facts["group"].label == group.label}
+    return [
+        Finding(
+            kind=Verdict.WRONG_RANKS,
+            level=Level.TORCH,
+            certainty=Certainty.CAUSE,
+            title=f"group '{group.label}' {list(group.ranks)} silently runs alone on each of its ranks "
+            f"({len(labels)} groups: {_some(labels)})",
+            group=group.label,
+            group_ranks=group.ranks,
+            sides=tuple(by_stack("alone", f"new_group({list(group.ranks)})", same)),
+            cause="it was created with is_extension (recovered_rank=True), and no group of that name, with these first "
+            "ranks and this capacity, exists to attach to; Mooncake then falls back to local-only execution",
+            remedy="create it with recovered_rank=False, or create the group to attach to first, with the same "
+            "max_world_size",
+            at_other_level="new_group returns without an error and every collective gives the rank its own data back",
+        )
+    ]
+
+
+def probes(records: Records, facts: RunFacts) -> list[Finding]:
+    """Topology probes on a cluster of one node."""
+    notes = notes_of(records, "probe")
+    if not notes:
+        return []
+    stacks = {note.rank: note.stack for note in notes}
+    return [
+        Finding(
+            kind=Verdict.UNNEEDED_PROBE,
+            level=Level.CONTRACT,
+            certainty=Certainty.CAUSE,
+            title=f"{notes[0].text} runs although the cluster has one node",
+            sides=tuple(by_stack("probing", notes[0].text, stacks)),
+            cause="the probe is a collective on the CPU group, and on one node its answer is known beforehand",
+            remedy="ask first whether the group has more than one rank and then whether the deployment has more than "
+            "one node, in that order, and probe only then",
+        )
+    ]

@@ -1,0 +1,206 @@
+"""Who waits for whom, once nothing can move any more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from simulator.analysis.contracts import first_difference
+from simulator.analysis.facts import by_stack, grouped, keys_of, listed, waits_for
+from simulator.analysis.findings import Certainty, Finding, Level, Side, Verdict
+from simulator.records import Blocked, Gathering, PeerWait, Records
+
+_UNBLOCKED_BY_PEERS = ("collective", "create", "send", "recv", "membership")
+
+
+def deadlocks(records: Records, blocked: Sequence[Blocked], time_s: float, level: Level = Level.TORCH) -> list[Finding]:
+    """One finding for each set of ranks that wait for each other (or for ranks that will never come)."""
+    stuck = [b for b in blocked if b.kind in (*_UNBLOCKED_BY_PEERS, "store")]
+    if not stuck:
+        return _own_locks(records, blocked, time_s)
+    return [_finding(part, records, blocked, time_s, level) for part in _components(stuck)]
+
+
+def _components(stuck: Sequence[Blocked]) -> list[list[Blocked]]:
+    """Waits that share a rank or a gathering, directly or through others; in rank order."""
+    parts: list[tuple[set[object], list[Blocked]]] = []
+    for wait in stuck:
+        touched: set[object] = {wait.rank, *waits_for(wait)}
+        touched |= {("what", id(wait.what))} if wait.what is not None else set()
+        touched |= {("key", key) for key in keys_of(wait)}
+        joined = [wait]
+        for part in [part for part in parts if part[0] & touched]:
+            parts.remove(part)
+            touched |= part[0]
+            joined = part[1] + joined
+        parts.append((touched, joined))
+    return [sorted(waits, key=lambda b: (b.rank, b.thread)) for _, waits in parts]
+
+
+def _finding(
+    part: Sequence[Blocked], records: Records, blocked: Sequence[Blocked], time_s: float, level: Level
+) -> Finding:
+    head = _head(part)
+    what = head.what
+    group = what.group if isinstance(what, Gathering | PeerWait) else None
+    same = {b.rank: b.stack for b in part if b.what is what}
+    waiting = by_stack("waiting", _doing(head), same)
+    wanted = waits_for(head)
+    missing = grouped("missing", wanted, records, blocked)
+    others = [b for b in part if b.rank not in same and b.rank not in wanted]
+    also = grouped("also waiting", [b.rank for b in others], records, blocked)
+    cause, certainty = _cause(head, part, records)
+    return Finding(
+        kind=Verdict.DEADLOCK,
+        level=level,
+        certainty=certainty,
+        title=_title(head),
+        group=group.label if group is not None else "",
+        group_ranks=group.ranks if group is not None else (),
+        seq=what.seq if isinstance(what, Gathering) else None,
+        sides=(*waiting, *missing, *also),
+        cause=cause,
+        remedy=_remedy(head, part, records),
+        at_other_level=_backend_sentence(head),
+        time_s=time_s,
+    )
+
+
+def _head(part: Sequence[Blocked]) -> Blocked:
+    """The wait to show first: the one that most ranks share; among equals the first."""
+    counts: dict[int, int] = {}
+    for wait in part:
+        counts[id(wait.what)] = counts.get(id(wait.what), 0) + 1
+    return max(part, key=lambda wait: (counts[id(wait.what)], -wait.rank))
+
+
+def _doing(wait: Blocked) -> str:
+    what = wait.what
+    return f"{what.op} seq {what.seq}" if isinstance(what, Gathering) and what.seq is not None else wait.text
+
+
+def _title(wait: Blocked) -> str:
+    what = wait.what
+    if isinstance(what, Gathering):
+        seq = "" if what.seq is None else f" seq {what.seq}"
+        verb = f"{what.op}{seq}" if what.op != "create" else "creation"
+        return f"{verb} of group '{what.group.label}' {list(what.group.ranks)} cannot complete"
+    if isinstance(what, PeerWait):
+        return f"{wait.text} cannot complete"
+    return f"{wait.text} cannot end: nobody sets the key" if keys_of(wait) else f"{wait.text} cannot end"
+
+
+def _cause(head: Blocked, part: Sequence[Blocked], records: Records) -> tuple[str, Certainty]:
+    skew = _name_skew(head, part, records)
+    if skew:
+        return skew, Certainty.CAUSE
+    cycle = _cycle(part)
+    if cycle:
+        return _cycle_sentence(cycle), Certainty.CAUSE
+    wanted = waits_for(head)
+    if wanted:
+        return _absence(head, wanted, records), Certainty.CAUSE
+    if keys_of(head):
+        return f"no rank sets {', '.join(map(repr, keys_of(head)[:4]))}", Certainty.CAUSE
+    return "what it waits for did not happen; the simulator does not know who should have done it", Certainty.UNDECIDED
+
+
+def _name_skew(head: Blocked, part: Sequence[Blocked], records: Records) -> str:
+    """Members of one list wait under different names of it."""
+    creations = [b.what for b in part if isinstance(b.what, Gathering) and b.what.op == "create"]
+    names: dict[str, list[int]] = {}
+    for wait in part:
+        if isinstance(wait.what, Gathering) and wait.what.op == "create":
+            names.setdefault(wait.what.group.name, []).append(wait.rank)
+    lists = {gathering.group.ranks for gathering in creations}
+    difference = first_difference(records)
+    if len(names) > 1 and len(lists) < len(names):
+        held = ", ".join(f"'{name}' on {listed(ranks)}" for name, ranks in sorted(names.items()))
+        earlier = f"; {difference.sentence}" if difference is not None else _count_skew(records)
+        return f"the ranks hold different names for the group {list(min(lists))}: {held}{earlier}"
+    return difference.sentence if difference is not None and creations else ""
+
+
+def _count_skew(records: Records) -> str:
+    for world in records.worlds.values():
+        if len(set(world.counts.values())) > 1:
+            held = ", ".join(f"rank {rank}: {count}" for rank, count in sorted(world.counts.items()))
+            return f"; they have made different numbers of new_group calls ({held})"
+    return "; a local-sync name is sha1(ranks + number of groups of this process), and the numbers differ"
+
+
+def _cycle(part: Sequence[Blocked]) -> list[Blocked]:
+    """A cycle of waits: each waits for the next one's rank, the last for the first's."""
+    by_rank = {b.rank: b for b in reversed(part)}
+    for start in sorted(by_rank):
+        path, seen = [start], {start: 0}
+        while True:
+            ahead = [r for r in waits_for(by_rank[path[-1]]) if r in by_rank]
+            if not ahead:
+                break
+            if ahead[0] in seen:
+                return [by_rank[rank] for rank in path[seen[ahead[0]] :]]
+            seen[ahead[0]] = len(path)
+            path.append(ahead[0])
+    return []
+
+
+def _cycle_sentence(cycle: Sequence[Blocked]) -> str:
+    steps = [
+        f"rank {wait.rank} in {wait.text} waits for rank {after.rank}"
+        for wait, after in zip(cycle, [*cycle[1:], cycle[0]], strict=True)
+    ]
+    return "a cycle: " + "; ".join(steps)
+
+
+def _absence(head: Blocked, wanted: Iterable[int], records: Records) -> str:
+    ended = [r for r in wanted if r in records.ranks and records.ranks[r].status != "stuck"]
+    never = [r for r in wanted if r not in records.ranks]
+    op = head.what.op if isinstance(head.what, Gathering | PeerWait) else head.text
+    if never:
+        return f"{listed(never)} does not exist in this cluster" if len(never) == 1 else f"{listed(never)} do not exist"
+    if ended:
+        verb = "has" if len(ended) == 1 else "have"
+        return f"{listed(ended)} {verb} ended without entering this {op}"
+    return f"{listed(wanted)} cannot reach this {op}: see what they wait for"
+
+
+def _remedy(head: Blocked, part: Sequence[Blocked], records: Records) -> str:
+    if isinstance(head.what, Gathering) and head.what.op == "create":
+        return "let all members (in world mode: all ranks) make the same new_group calls in the same order"
+    if isinstance(head.what, Gathering):
+        return "let every rank of the group enter the same collectives in the same order, or none"
+    if all(b.kind == "send" for b in part):
+        return "post the receive first on one side, or use isend/irecv or batch_isend_irecv"
+    if isinstance(head.what, PeerWait):
+        return "post the matching send or receive on the other side, on the same group and with the same tag"
+    return "set the key on some rank before this wait, or give the wait a time-out and handle it"
+
+
+def _backend_sentence(head: Blocked) -> str:
+    what = head.what
+    if not isinstance(what, Gathering | PeerWait):
+        return ""
+    return {
+        "gloo": "gloo waits for the group's time-out (30 minutes by default) and then raises; once a process has "
+        "exited, its peers get `Connection closed by peer`",
+        "nccl": "NCCL waits on the device until the watchdog aborts the process (10 minutes by default)",
+    }.get(what.group.backend, "Mooncake waits without end: it ignores the group's time-out")
+
+
+def _own_locks(records: Records, blocked: Sequence[Blocked], time_s: float) -> list[Finding]:
+    waits = [b for b in blocked if b.kind in ("lock", "thread")]
+    if not waits:
+        return []
+    sides = tuple(Side("waiting", (b.rank,), f"{b.text} [{b.thread}]", b.stack) for b in waits)
+    return [
+        Finding(
+            kind=Verdict.DEADLOCK,
+            level=Level.TORCH,
+            certainty=Certainty.CAUSE,
+            title="threads wait for locks that nobody releases",
+            sides=sides,
+            cause="each waits for a lock, a queue or a thread of its own process",
+            remedy="release or notify on every path, also when an exception is raised",
+            time_s=time_s,
+        )
+    ]

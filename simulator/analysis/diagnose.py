@@ -1,0 +1,222 @@
+"""All findings of a run, in the order in which a reader wants them: what explains comes before what follows from it."""
+
+from __future__ import annotations
+
+from simulator.analysis import contracts
+from simulator.analysis.deadlock import deadlocks
+from simulator.analysis.facts import RunFacts, final_blocked, grouped, is_consequence, listed, notes_of
+from simulator.analysis.findings import Certainty, Finding, Level, Side, Verdict
+from simulator.records import Note, RankRecord, Records
+
+
+def diagnose(records: Records, facts: RunFacts) -> tuple[Finding, ...]:
+    """Everything that is wrong with the run."""
+    explained = [
+        *crashes(records, facts),
+        *exceptions(records),
+        *mismatches(records),
+        *contracts.crossed_groups(records),
+        *contracts.missing_calls(records, facts),
+        *contracts.wrong_ranks(records, facts),
+        *contracts.probes(records, facts),
+    ]
+    stalls = _stalls(records, facts, explained)
+    if not stalls and not any(f.kind is Verdict.MISMATCH for f in explained):
+        explained += contracts.differing_calls(records)
+    found = [*explained, *stalls, *_endless(records, facts)]
+    return tuple([f for f in found if not f.warning] + [f for f in found if f.warning])
+
+
+# -- ranks that ended badly ---------------------------------------------------------------------------------------------
+
+
+def crashes(records: Records, facts: RunFacts) -> list[Finding]:
+    """Ranks that died as a native crash would kill them."""
+    findings = []
+    notes = {note.rank: note for note in notes_of(records, "crash")}
+    for rank, record in sorted(records.ranks.items()):
+        if record.status == "crash":
+            findings.append(_crash(record, notes.get(rank), records))
+    return findings
+
+
+def _crash(record: RankRecord, note: Note | None, records: Records) -> Finding:
+    signal = -record.exit_code
+    side = Side("crashed", (record.rank,), f"signal {signal}", note.stack if note is not None else record.stack)
+    return Finding(
+        kind=Verdict.CRASH,
+        level=Level.TORCH,
+        certainty=Certainty.SUSPECT if note is not None else Certainty.CAUSE,
+        title=f"rank {record.rank} crashed with signal {signal}" + (f" in {note.text}" if note is not None else ""),
+        sides=(side, *_stranded(records, {record.rank})),
+        cause=note.text if note is not None else "the rank ended itself with a signal",
+        remedy="do not run the code that crashes here; the findings below say what it was needed for"
+        if note is not None
+        else "see what raised the signal",
+        time_s=record.end_s or 0.0,
+    )
+
+
+def exceptions(records: Records) -> list[Finding]:
+    """Ranks that raised or left with an exit code, unless a time-out or a peer's end explains it."""
+    timed_out = {note.rank for note in _timeouts(records)}
+    failed = [
+        r
+        for r in records.ranks.values()
+        if r.status in ("exception", "exit") and not is_consequence(r) and r.rank not in timed_out
+    ]
+    alike: dict[tuple[str, object], list[RankRecord]] = {}
+    for record in sorted(failed, key=lambda r: (r.end_s or 0.0, r.rank)):
+        alike.setdefault((record.error, record.stack[:1]), []).append(record)
+    return [_exception(group, records) for group in alike.values()]
+
+
+def _timeouts(records: Records) -> list[Note]:
+    """Time-outs that a rank did not survive: it ended with an error at the very moment."""
+    notes = [*notes_of(records, "timeout"), *notes_of(records, "store_timeout")]
+    return [n for n in notes if records.ranks[n.rank].end_s == n.time_s and records.ranks[n.rank].status != "ok"]
+
+
+def _exception(group: list[RankRecord], records: Records) -> Finding:
+    first, ranks = group[0], tuple(r.rank for r in group)
+    what = first.error or f"exit code {first.exit_code}"
+    sides = (Side("raised", ranks, what, first.stack), *_stranded(records, set(ranks)))
+    return Finding(
+        kind=Verdict.EXCEPTION,
+        level=Level.TORCH,
+        certainty=Certainty.CAUSE,
+        title=f"{listed(ranks)} ended with {what}",
+        sides=sides,
+        cause="the exception; what the other ranks do follows from it" if len(sides) > 1 else "the exception",
+        remedy="handle it where it is raised, or make every rank take the same path",
+        time_s=first.end_s or 0.0,
+    )
+
+
+def _stranded(records: Records, ended: set[int]) -> tuple[Side, ...]:
+    """What became of the others: still waiting, or failed in their turn."""
+    blocked = final_blocked(records)
+    others = [
+        record.rank
+        for record in records.ranks.values()
+        if record.rank not in ended and (record.status == "stuck" or is_consequence(record))
+    ]
+    return tuple(grouped("stranded", others, records, blocked))
+
+
+# -- mismatches ----------------------------------------------------------------------------------------------------------
+
+
+def mismatches(records: Records) -> list[Finding]:
+    """Collectives and messages that differ between ranks."""
+    return [_mismatch(note) for note in notes_of(records, "mismatch")]
+
+
+def _mismatch(note: Note) -> Finding:
+    rows = note.facts["sides"]
+    differing = [key for key in rows[0][1] if rows[0][1].get(key) != rows[-1][1].get(key)]
+    differing += [key for key in rows[-1][1] if key not in rows[0][1]]
+    sides = tuple(Side("gave", (rank,), _row(facts), stack) for rank, facts, stack in rows)
+    group = note.facts["group"]
+    return Finding(
+        kind=Verdict.MISMATCH,
+        level=Level.TORCH,
+        certainty=Certainty.CAUSE,
+        title=note.text,
+        group=group.label,
+        group_ranks=group.ranks,
+        seq=note.facts["seq"],
+        sides=sides,
+        cause=f"the ranks differ in: {', '.join(differing)}",
+        remedy="let every rank of the group enter the same operation with matching arguments",
+        at_other_level=_backend_on_mismatch(group.backend),
+        time_s=note.time_s,
+    )
+
+
+def _row(facts: dict[str, object]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in facts.items() if name != "op") and (
+        f"{facts.get('op')}({', '.join(f'{n}={v}' for n, v in facts.items() if n != 'op')})"
+    ) or f"{facts.get('op')}()"
+
+
+def _backend_on_mismatch(backend: str) -> str:
+    return {
+        "gloo": "gloo checks nothing: sizes that differ abort a process or hang, equal sizes mix data silently",
+        "nccl": "NCCL checks nothing: it hangs or corrupts data",
+    }.get(backend, "Mooncake checks nothing: it returns wrong data without an error")
+
+
+# -- runs that did not end -----------------------------------------------------------------------------------------------
+
+
+def _stalls(records: Records, facts: RunFacts, explained: list[Finding]) -> list[Finding]:
+    """Deadlocks: at the end of the run, or at the moment before a time-out struck that a rank did not survive."""
+    if facts.end == "QUIESCENT":
+        time_s, blocked = records.stalls[-1]
+        if _explains(explained, records):
+            return []
+        return deadlocks(records, blocked, time_s)
+    if _explains(explained, records):
+        return []
+    fatal, harmless = _timeouts(records), notes_of(records, "timeout")
+    before = [stall for stall in records.stalls if fatal and stall[0] <= fatal[0].time_s]
+    if before:
+        return deadlocks(records, before[-1][1], before[-1][0])
+    return [_timeout(harmless)] if harmless else []
+
+
+def _explains(explained: list[Finding], records: Records) -> bool:
+    """A crash, an exception or a mismatch has left the others waiting."""
+    kinds = (Verdict.CRASH, Verdict.EXCEPTION, Verdict.MISMATCH)
+    return any(f.kind in kinds and f.level is Level.TORCH and not f.warning for f in explained)
+
+
+def _timeout(notes: list[Note]) -> Finding:
+    first = notes[0]
+    ranks = tuple(sorted({note.rank for note in notes}))
+    return Finding(
+        kind=Verdict.TIMEOUT,
+        level=Level.TORCH,
+        certainty=Certainty.CAUSE,
+        title=f"{listed(ranks)}: {first.text}",
+        group=first.facts["group"].label,
+        group_ranks=first.facts["group"].ranks,
+        sides=(Side("timed out", ranks, first.text, first.stack),),
+        cause="its peers came later than the group's time-out allows (or not at all), in virtual time",
+        remedy="let the ranks come closer together, or give the group a longer time-out",
+        time_s=first.time_s,
+    )
+
+
+def _endless(records: Records, facts: RunFacts) -> list[Finding]:
+    if facts.end == "SPIN" and facts.spinner is not None:
+        rank, stack = facts.spinner
+        return [
+            Finding(
+                kind=Verdict.LIVELOCK,
+                level=Level.TORCH,
+                certainty=Certainty.UNDECIDED,
+                title=f"rank {rank} ran for {facts.spin_wall_s:g} s of wall time without blocking",
+                sides=(Side("spinning", (rank,), "runs", stack),),
+                cause="it loops without waiting, computes for long, or blocks in something that is not simulated; the "
+                "simulator cannot decide which",
+                remedy="wait in a collective, a store, a lock or time.sleep; raise spin_wall_s for long computation",
+            )
+        ]
+    if facts.end == "LIVELOCK":
+        time_s, blocked = records.stalls[-1]
+        sides = grouped("polling", [r.rank for r in records.ranks.values() if r.status == "stuck"], records, blocked)
+        return [
+            Finding(
+                kind=Verdict.LIVELOCK,
+                level=Level.TORCH,
+                certainty=Certainty.SUSPECT,
+                title=f"{facts.idle_steps_max} steps without progress",
+                sides=tuple(sides),
+                cause="ranks poll or sleep again and again, and nothing changes",
+                remedy="check that somebody still alive makes the polled condition true; give the loop a bound",
+                time_s=time_s,
+            )
+        ]
+    return []

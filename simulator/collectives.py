@@ -1,0 +1,195 @@
+"""The collectives as data: what must agree between ranks, and how the data moves once all have come.
+
+Each operation has a `signature` (compared between ranks) and a `move` (run once, by the last rank to arrive, on the
+tensors of all ranks). Reductions go in group-rank order, so results are the same in every run; the last bits may
+differ from those of a ring or a tree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._C import _distributed_c10d as _c
+
+Tensors = Sequence[Tensor]
+
+_REDUCERS: dict[str, Callable[[Tensor, Tensor], Any]] = {
+    "SUM": torch.add,
+    "AVG": torch.add,
+    "PREMUL_SUM": torch.add,
+    "PRODUCT": torch.mul,
+    "MIN": torch.minimum,
+    "MAX": torch.maximum,
+    "BAND": torch.bitwise_and,
+    "BOR": torch.bitwise_or,
+    "BXOR": torch.bitwise_xor,
+}
+
+
+def op_name(reduce_op: Any) -> str:
+    """`SUM`, `AVG`, ... for torch's ReduceOp and its inner enum."""
+    inner = getattr(reduce_op, "op", reduce_op)
+    return str(getattr(inner, "name", inner)).removeprefix("RedOpType.")
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """What one rank brings to a collective.
+
+    Attributes:
+        inputs: tensors that are read. outputs: tensors that are written (may be the same).
+        root: group rank of the root, or None.
+        in_splits, out_splits: rows per peer of an all_to_all_single.
+    """
+
+    op: str
+    inputs: Tensors
+    outputs: Tensors
+    reduce: str = ""
+    root: int | None = None
+    in_splits: tuple[int, ...] = ()
+    out_splits: tuple[int, ...] = ()
+    factor: Any = None
+
+    def signature(self) -> dict[str, object]:
+        """What all ranks must agree on, by the name that a report shows."""
+        facts: dict[str, object] = {"op": self.op}
+        if self.reduce:
+            facts["reduce op"] = self.reduce
+        if self.root is not None:
+            facts["root (group rank)"] = self.root
+        sizes = self._sizes()
+        if sizes:
+            facts["dtype"] = sizes[0].dtype
+            facts["elements"] = [t.numel() for t in sizes] if len(sizes) > 1 else sizes[0].numel()
+        return facts
+
+    def _sizes(self) -> Tensors:
+        if self.op in ("all_to_all", "all_to_all_single"):
+            return ()
+        if self.op in ("scatter", "reduce_scatter"):
+            return self.outputs
+        return self.inputs
+
+
+def reduced(tensors: Tensors, name: str, factor: Any = None) -> Tensor:
+    """All tensors reduced into a new one, in the order given."""
+    scaled = [t * factor for t in tensors] if name == "PREMUL_SUM" else tensors
+    total = scaled[0].clone()
+    for other in scaled[1:]:
+        total = _REDUCERS[name](total, other.reshape(total.shape))
+    if name == "AVG":
+        size = len(tensors)
+        total = total.div(size, rounding_mode="trunc") if not total.is_floating_point() else total / size
+    return total
+
+
+def _put(target: Tensor, source: Tensor) -> None:
+    if target is not source:
+        target.copy_(source.reshape(target.shape))
+
+
+def _all_reduce(entries: Sequence[Entry]) -> None:
+    for column in zip(*(entry.inputs for entry in entries), strict=True):
+        total = reduced(column, entries[0].reduce, entries[0].factor)
+        for target in column:
+            _put(target, total)
+
+
+def _reduce(entries: Sequence[Entry]) -> None:
+    root = entries[0].root or 0
+    for index, target in enumerate(entries[root].outputs):
+        _put(target, reduced([e.inputs[index] for e in entries], entries[0].reduce, entries[0].factor))
+
+
+def _broadcast(entries: Sequence[Entry]) -> None:
+    sources = entries[entries[0].root or 0].inputs
+    for entry in entries:
+        for target, source in zip(entry.outputs, sources, strict=True):
+            _put(target, source)
+
+
+def _all_gather(entries: Sequence[Entry]) -> None:
+    """inputs: k tensors a rank; outputs: k lists of one tensor a rank, flattened."""
+    size = len(entries)
+    brought = [[t.clone() for t in entry.inputs] for entry in entries]
+    for entry in entries:
+        for position, target in enumerate(entry.outputs):
+            _put(target, brought[position % size][position // size])
+
+
+def _gather(entries: Sequence[Entry]) -> None:
+    for target, entry in zip(entries[entries[0].root or 0].outputs, entries, strict=True):
+        _put(target, entry.inputs[0])
+
+
+def _scatter(entries: Sequence[Entry]) -> None:
+    for source, entry in zip(entries[entries[0].root or 0].inputs, entries, strict=True):
+        _put(entry.outputs[0], source)
+
+
+def _reduce_scatter(entries: Sequence[Entry]) -> None:
+    """inputs: k lists of one chunk a rank, flattened; outputs: k tensors."""
+    size = len(entries)
+    for position in range(len(entries[0].inputs)):
+        target = entries[position % size].outputs[position // size]
+        _put(target, reduced([e.inputs[position] for e in entries], entries[0].reduce, entries[0].factor))
+
+
+def _all_to_all(entries: Sequence[Entry]) -> None:
+    brought = [[t.clone() for t in entry.inputs] for entry in entries]
+    for rank, entry in enumerate(entries):
+        for peer, target in enumerate(entry.outputs):
+            _put(target, brought[peer][rank])
+
+
+def _nothing(entries: Sequence[Entry]) -> None:
+    """A barrier moves no data."""
+
+
+MOVES: dict[str, Callable[[Sequence[Entry]], None]] = {
+    "all_reduce": _all_reduce,
+    "reduce": _reduce,
+    "broadcast": _broadcast,
+    "all_gather": _all_gather,
+    "gather": _gather,
+    "scatter": _scatter,
+    "reduce_scatter": _reduce_scatter,
+    "all_to_all": _all_to_all,
+    "all_to_all_single": _all_to_all,
+    "barrier": _nothing,
+}
+
+
+def move(entries: Sequence[Entry]) -> None:
+    """Run the collective on the tensors of all ranks, in group-rank order."""
+    with torch.inference_mode():
+        MOVES[entries[0].op](entries)
+
+
+def split_rows(tensor: Tensor, sizes: Sequence[int], group_size: int) -> list[Tensor]:
+    """The rows of `tensor` for each peer: `sizes`, or equal parts if `sizes` is empty."""
+    if not sizes:
+        if tensor.size(0) % group_size:
+            raise RuntimeError("Tensor's dim 0 does not divide equally across group size")
+        return list(tensor.chunk(group_size)) if tensor.size(0) else [tensor] * group_size
+    if sum(sizes) != tensor.size(0):
+        raise RuntimeError("Split sizes doesn't match total dim 0 size")
+    return list(tensor.split(list(sizes)))
+
+
+def split_disagreement(entries: Sequence[Entry]) -> tuple[int, int, int, int] | None:
+    """The first (sender, receiver, elements sent, elements expected) that differ in an all_to_all."""
+    for sender, source in enumerate(entries):
+        for receiver, target in enumerate(entries):
+            sent, expected = source.inputs[receiver].numel(), target.outputs[sender].numel()
+            if sent != expected:
+                return sender, receiver, sent, expected
+    return None
+
+
+ReduceOp = _c.ReduceOp

@@ -1,0 +1,118 @@
+"""Where in user code a call was made.
+
+A frame counts as user code unless it belongs to torch, to the standard library or to the simulator.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+import sysconfig
+from collections.abc import Iterable
+from types import CodeType, FrameType
+from typing import NamedTuple
+
+
+class Frame(NamedTuple):
+    """One line of user code: `file` is absolute, `line` counts from 1."""
+
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{shorten(self.file)}:{self.line} in {self.function}"
+
+    @property
+    def place(self) -> str:
+        """`file:line`, the file relative to the working directory where it lies below it."""
+        return f"{shorten(self.file)}:{self.line}"
+
+
+Stack = tuple[Frame, ...]
+"""User frames, innermost first."""
+
+
+def shorten(path: str) -> str:
+    """The path relative to the working directory where it lies below it, else from its package root on."""
+    here = os.path.join(os.path.realpath(os.curdir), "")
+    if path.startswith(here):
+        return path[len(here) :]
+    marker = f"{os.sep}site-packages{os.sep}"
+    _, found, rest = path.rpartition(marker)
+    return rest if found else path
+
+
+def _package_dir(name: str) -> str | None:
+    spec = importlib.util.find_spec(name)
+    return None if spec is None or spec.origin is None else os.path.dirname(spec.origin)
+
+
+def _library_dirs() -> tuple[str, ...]:
+    here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    own = [os.path.join(here, part) for part in ("engine", "torch_world", "analysis", "report")]
+    named = [*own, *(d for d in (_package_dir("torch"), _package_dir("simpy"), _package_dir("greenlet")) if d)]
+    return tuple(os.path.join(d, "") for d in named)
+
+
+class SiteRecorder:
+    """Captures user stacks cheaply: each (code, line) is turned into a Frame once."""
+
+    def __init__(self, depth_max: int = 6) -> None:
+        self._depth_max = depth_max
+        here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+        self._library = _library_dirs()
+        self._own_files = tuple(
+            os.path.join(here, f)
+            for f in os.listdir(here)
+            if f.endswith(".py")
+        )
+        self._stdlib = os.path.join(sysconfig.get_paths()["stdlib"], "")
+        self._is_user: dict[CodeType, bool] = {}
+        self._frames: dict[tuple[CodeType, int], Frame] = {}
+        self._stacks: dict[Stack, Stack] = {}
+
+    def capture(self, skip: int = 1) -> Stack:
+        """The user frames of the caller, innermost first, `depth_max` at most."""
+        return self.of_frame(sys._getframe(skip + 1))
+
+    def of_frame(self, frame: FrameType | None) -> Stack:
+        """The user frames from `frame` outwards."""
+        out: list[Frame] = []
+        is_user = self._is_user
+        while frame is not None and len(out) < self._depth_max:
+            code = frame.f_code
+            known = is_user.get(code)
+            if known or (known is None and self.is_user(code)):
+                out.append(self._frame(code, frame.f_lineno))
+            frame = frame.f_back
+        stack = tuple(out)
+        return self._stacks.setdefault(stack, stack)
+
+    def is_user(self, code: CodeType) -> bool:
+        """Whether a code object is the user's."""
+        known = self._is_user.get(code)
+        if known is None:
+            known = self._is_user[code] = self._judge(code.co_filename)
+        return known
+
+    def _frame(self, code: CodeType, line: int) -> Frame:
+        key = (code, line)
+        found = self._frames.get(key)
+        if found is None:
+            found = self._frames[key] = Frame(os.path.abspath(code.co_filename), line, code.co_qualname)
+        return found
+
+    def _judge(self, filename: str) -> bool:
+        if filename.startswith("<") or filename in self._own_files:
+            return False
+        if filename.startswith(self._library):
+            return False
+        in_stdlib = filename.startswith(self._stdlib) and "site-packages" not in filename
+        return not in_stdlib
+
+
+def innermost(stack: Iterable[Frame]) -> Frame | None:
+    """The innermost user frame, if there is one."""
+    return next(iter(stack), None)

@@ -1,0 +1,56 @@
+"""What happened, in order, as data. The same program and seed give the same bytes.
+
+An event is stored as a small tuple and formatted only when somebody reads the text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+
+class TraceEvent(NamedTuple):
+    """One event.
+
+    Attributes:
+        time_s: virtual seconds since the run began.
+        rank: global rank, or -1 for the simulation itself.
+        kind: one word, e.g. `start`, `new_group`, `group`, `enter`, `complete`, `wait`, `end`.
+        detail: what the kind needs, all of it printable.
+    """
+
+    time_s: float
+    rank: int
+    kind: str
+    detail: tuple[object, ...]
+
+    def __str__(self) -> str:
+        words = " ".join(str(d) for d in self.detail)
+        return f"{self.time_s:.6f} r{self.rank} {self.kind} {words}".rstrip()
+
+
+class Trace:
+    """An append-only list of events."""
+
+    def __init__(self) -> None:
+        self._events: list[tuple[float, int, str, tuple[object, ...]]] = []
+        self._sealed = False
+
+    def add(self, time_s: float, rank: int, kind: str, *detail: object) -> None:
+        """Append one event, unless the trace was sealed."""
+        if not self._sealed:
+            self._events.append((time_s, rank, kind, detail))
+
+    def seal(self) -> None:
+        """Drop whatever comes later: the run is over and stuck ranks are being unwound."""
+        self._sealed = True
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+    def __iter__(self) -> Iterator[TraceEvent]:
+        return (TraceEvent(*event) for event in self._events)
+
+    def to_text(self) -> str:
+        """One line an event, first the format's version."""
+        return "\n".join(["hangcheck-trace 1", *(str(event) for event in self)]) + "\n"

@@ -1,0 +1,155 @@
+"""Plain data that a run leaves for the analysis. No torch, no behaviour."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from simulator.engine.site import Stack
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """A process group as people speak of it.
+
+    Attributes:
+        name: torch's internal name (a counter, or a hash for local synchronisation).
+        desc: the description given by the user (`group_desc`), e.g. `tp:device`.
+        ranks: global ranks, in group-rank order.
+        backend: `gloo`, `nccl`, `mooncake`, `mooncake-cpu`.
+    """
+
+    name: str
+    desc: str
+    ranks: tuple[int, ...]
+    backend: str
+
+    @property
+    def label(self) -> str:
+        return self.desc if self.desc not in ("", "undefined") else f"#{self.name}"
+
+
+@dataclass(slots=True)
+class Gathering:
+    """Something that completes only when all of its ranks are there: a collective, or the creation of a group.
+
+    Attributes:
+        op: `all_reduce`, `create`, ...
+        seq: number of the collective in its group, from 0; None for a creation.
+        arrived: rank to the stack with which it came.
+    """
+
+    op: str
+    group: GroupView
+    seq: int | None
+    arrived: dict[int, Stack] = field(default_factory=dict)
+
+    @property
+    def missing(self) -> tuple[int, ...]:
+        return tuple(r for r in self.group.ranks if r not in self.arrived)
+
+
+@dataclass(slots=True)
+class PeerWait:
+    """A send or receive that waits for its partner (`peer` -1: any source)."""
+
+    op: str
+    group: GroupView
+    rank: int
+    peer: int
+    tag: int
+
+
+@dataclass(slots=True)
+class KeyWait:
+    """A wait for store keys that nobody has set yet."""
+
+    keys: tuple[str, ...]
+    store: str
+
+
+@dataclass(slots=True)
+class GroupSlot:
+    """One position in the order of world-mode `new_group` calls of one default group.
+
+    Attributes:
+        ranks: the list that the first caller gave.
+        calls: rank to (list given, stack).
+        returned: what the call gave to those who joined after the launch.
+    """
+
+    index: int
+    ranks: tuple[int, ...]
+    desc: str
+    backend: str
+    extension: bool
+    calls: dict[int, tuple[tuple[int, ...], Stack]] = field(default_factory=dict)
+    returned: dict[int, str] = field(default_factory=dict)
+    differing: bool = False
+
+
+@dataclass(slots=True)
+class WorldRecord:
+    """The world-mode `new_group` calls of all ranks whose default group is the same, in order."""
+
+    key: str
+    size: int
+    members: dict[int, str] = field(default_factory=dict)
+    slots: list[GroupSlot] = field(default_factory=list)
+    counts: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """An observation made while the run went on."""
+
+    kind: str
+    rank: int
+    text: str
+    stack: Stack
+    time_s: float
+    facts: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """One task that waits, as seen when nothing could move any more."""
+
+    rank: int
+    thread: str
+    kind: str
+    text: str
+    stack: Stack
+    what: object
+    explicit_deadline: bool
+
+
+@dataclass(slots=True)
+class RankRecord:
+    """How one rank fared.
+
+    Attributes:
+        status: `ok`, `exception`, `exit`, `crash`, `killed`, `stuck`.
+        last: the last collective or group call that it finished, for `what it did instead`.
+    """
+
+    rank: int
+    cohort: str
+    status: str = "stuck"
+    error: str = ""
+    error_type: str = ""
+    stack: Stack = ()
+    exit_code: int = 0
+    start_s: float = 0.0
+    end_s: float | None = None
+    last: str = ""
+
+
+@dataclass(slots=True)
+class Records:
+    """Everything the analysis may look at."""
+
+    worlds: dict[str, WorldRecord] = field(default_factory=dict)
+    notes: list[Note] = field(default_factory=list)
+    ranks: dict[int, RankRecord] = field(default_factory=dict)
+    stalls: list[tuple[float, tuple[Blocked, ...]]] = field(default_factory=list)

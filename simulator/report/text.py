@@ -1,0 +1,73 @@
+"""A report as text: aligned rows, the explanation first, seed and replay line last."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from simulator.analysis.facts import listed
+from simulator.analysis.findings import Finding, Side
+
+if TYPE_CHECKING:
+    from simulator.cluster import Outcome
+
+_WIDTH = 118
+_MOST = 12
+
+
+def render(outcome: Outcome) -> str:
+    """The whole report of one run."""
+    bad = [f for f in outcome.findings if not f.warning]
+    warnings = [f for f in outcome.findings if f.warning]
+    head = f"hangcheck: {outcome.verdict} ({_count(len(bad), 'finding')}, {_count(len(outcome.ranks), 'rank')}"
+    head += f", seed {outcome.seed}, {outcome.virtual_s:g} s of virtual time)"
+    blocks = [head]
+    shown = [*bad, *warnings][:_MOST]
+    blocks += [render_finding(finding) for finding in shown]
+    left = len(outcome.findings) - len(shown)
+    if left:
+        blocks.append(f"... and {_count(left, 'more finding')} (all of them with --json)")
+    if outcome.replay and outcome.findings:
+        blocks.append(f"replay: {outcome.replay}")
+    return "\n\n".join(blocks) + "\n"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def render_finding(finding: Finding) -> str:
+    """One finding."""
+    tag = f"{finding.kind}" + (" (warning)" if finding.warning else "")
+    lines = _wrapped(f"{tag}: ", f"{finding.title}", indent="")
+    lines += _side_rows(finding.sides)
+    lines += _wrapped("  cause:   ", finding.cause)
+    lines += _wrapped("  remedy:  ", finding.remedy)
+    other = "torch" if finding.level == "contract" else "real"
+    if finding.at_other_level:
+        lines += _wrapped(f"  {other + ':':<9}", finding.at_other_level)
+    lines.append(f"  level:   {finding.level}    certainty: {finding.certainty}")
+    return "\n".join(lines)
+
+
+def _wrapped(label: str, text: str, indent: str = "           ") -> list[str]:
+    if not text:
+        return []
+    return textwrap.wrap(
+        label + text, _WIDTH, subsequent_indent=indent or "  ", break_long_words=False, break_on_hyphens=False
+    )
+
+
+def _side_rows(sides: Iterable[Side]) -> list[str]:
+    rows = [(f"  {side.role}:", listed(side.ranks), side.doing, side) for side in sides]
+    if not rows:
+        return []
+    widths = [min(max(len(row[column]) for row in rows), most) for column, most in ((0, 16), (1, 28), (2, 60))]
+    lines = []
+    for role, ranks, doing, side in rows:
+        place = side.site.place if side.site is not None else ""
+        text = f"{role:<{max(widths[0], 10)}} {ranks:<{widths[1]}}  {doing:<{widths[2]}}  {place}".rstrip()
+        lines.append(text)
+        lines += [f"{'':<{max(widths[0], 10)}} {'':<{widths[1]}}  from {frame}" for frame in side.stack[1:3]]
+    return lines

@@ -1,0 +1,118 @@
+"""What one simulated process has of its own."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch.distributed import distributed_c10d as c10d
+
+EPOCH_S = 1_767_225_600.0
+"""Virtual time 0 as time.time() shows it: 2026-01-01T00:00:00Z."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A simulated host."""
+
+    number: int
+    gpus: int
+
+    @property
+    def host(self) -> str:
+        return f"node{self.number}"
+
+
+class World(c10d._World):
+    """torch's container of group state, with dictionaries of its own instead of the module's globals."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._pg_map: dict[Any, Any] = {}
+        self._pg_names: dict[Any, Any] = {}
+        self._pg_group_ranks: dict[Any, Any] = {}
+        self._pg_backend_config: dict[Any, Any] = {}
+        self._group_count = 0
+        self._tags_to_pg: dict[str, list[Any]] = {}
+        self._pg_to_tag: dict[Any, str] = {}
+
+    @property
+    def pg_map(self) -> dict[Any, Any]:
+        return self._pg_map
+
+    @property
+    def pg_names(self) -> dict[Any, Any]:
+        return self._pg_names
+
+    @property
+    def pg_group_ranks(self) -> dict[Any, Any]:
+        return self._pg_group_ranks
+
+    @property
+    def pg_backend_config(self) -> dict[Any, Any]:
+        return self._pg_backend_config
+
+    @property
+    def group_count(self) -> int:
+        return self._group_count
+
+    @group_count.setter
+    def group_count(self, value: int) -> None:
+        self._group_count = value
+
+    @property
+    def tags_to_pg(self) -> dict[str, list[Any]]:
+        return self._tags_to_pg
+
+    @property
+    def pg_to_tag(self) -> dict[Any, str]:
+        return self._pg_to_tag
+
+
+@dataclass(slots=True, eq=False)
+class RankContext:
+    """One rank.
+
+    Attributes:
+        rank: global rank.
+        local_rank: rank on its node within its cohort.
+        cohort: name of the cohort it was launched with.
+        env: its environment, encoded as os.environ keeps it.
+        saved: process-wide values, by name, while another rank has the baton.
+        registered: the groups that torch has registered, by name.
+        registered_on: for each task (by number), the names that torch's registry of its thread has.
+        groups: the process groups that the rank has made.
+        pending: the `new_group` call under way.
+        joins: it came after the launch.
+        outsiders: for a joiner of a scale-up, the ranks that are not of its cohort.
+    """
+
+    rank: int
+    local_rank: int
+    cohort: str
+    node: Node
+    env: dict[bytes, bytes]
+    pid: int
+    parent_pid: int
+    seed: int
+    world: World = field(default_factory=World)
+    saved: dict[str, Any] = field(default_factory=dict)
+    registered: dict[str, Any] = field(default_factory=dict)
+    registered_on: dict[int, dict[str, None]] = field(default_factory=dict)
+    groups: list[Any] = field(default_factory=list)
+    pending: Any = None
+    world_record: Any = None
+    joins: bool = False
+    outsiders: range | None = None
+    numpy_random: Any = None
+    python_random: random.Random | None = None
+    tasks: list[Any] = field(default_factory=list)
+    ended: bool = False
+    clock_skew_s: float = 0.0
+
+    def generator(self) -> random.Random:
+        """The rank's own generator behind the functions of the module `random`."""
+        if self.python_random is None:
+            self.python_random = random.Random(self.seed)
+        return self.python_random

@@ -1,0 +1,306 @@
+"""Simulated Mooncake groups: creation, extension, membership. Source: docs/limits.md and the measured facts there.
+
+- A plain group is created by all its members, and they wait for each other.
+- A group with `is_extension` attaches to one that exists under the same name, whose ranks are the first of its own, and
+  whose capacity is the same. The newcomer is isolated (its collectives are local) until it joins and is admitted.
+- If there is nothing to attach to, the group silently runs alone: Mooncake logs it, creation succeeds, and every
+  collective returns the caller's own data. This is what becomes of a scale joiner's model-parallel groups that are
+  created as recovered ones.
+
+Not modelled: heart-beats, the death of a member (its peers wait), failed-rank hints, deactivation by the coordinator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import torch
+import torch.distributed as dist
+
+from simulator.barrier_model import CohortBarrier
+from simulator.barrier_model import Membership as MembershipModel
+from simulator.collectives import Entry
+from simulator.communicator import Communicator, Slot
+from simulator.engine.errors import RankEnded
+from simulator.engine.scheduler import Wait
+from simulator.engine.site import Stack
+from simulator.fake_pg import MODELS, FinishedWork, SimProcessGroup, SimWork
+from simulator.records import Gathering, GroupView
+from simulator.torch_world.meeting import Room, Rooms, meet, path_of
+from simulator.torch_world.mooncake_pg import (
+    CreationRequest,
+    ProposalStatus,
+    ProposeViewUpdateResponse,
+    Settings,
+    SyncAfterFailureResponse,
+    SyncAfterFailureStatus,
+)
+from simulator.torch_world.simulation import Simulation
+
+CREATION_TIMEOUT_S = 300.0
+ADMISSION_TIMEOUT_S = 20.0
+SIGSEGV = 11
+
+ViewOf = Callable[[Simulation, int, str], GroupView]
+
+
+@dataclass(slots=True, eq=False)
+class Elastic:
+    """What the members of one Mooncake group share."""
+
+    room: Room
+    membership: MembershipModel
+    epoch: int = 0
+
+
+class MooncakeGroup(SimProcessGroup):
+    """One rank's Mooncake group: an active member, an isolated newcomer, or alone."""
+
+    def __init__(
+        self, sim: Simulation, room: Room, request: CreationRequest, settings: Settings, elastic: Elastic | None
+    ) -> None:
+        backend = room.comm.view.backend
+        super().__init__(sim, MODELS[backend], room.comm, request.group_rank, request.store, request.timeout)
+        self.settings = settings
+        self.elastic = elastic
+        self.declared_size = request.group_size
+        mask = settings.active_ranks
+        self.mask = torch.zeros(settings.max_group_size, dtype=torch.int32) if mask is None else mask
+        self.refresh_mask()
+
+    @property
+    def slot(self) -> int:
+        return self._group_rank
+
+    @property
+    def active(self) -> bool:
+        return self.elastic is not None and self.slot in self.elastic.membership.active
+
+    def size(self) -> int:
+        return self.elastic.membership.world_size if self.elastic is not None and self.active else self.declared_size
+
+    def refresh_mask(self) -> None:
+        """Write the active ranks into the user's tensor."""
+        slots = self.elastic.membership.mask if self.elastic is not None and self.active else []
+        wanted = slots or [int(slot == self.slot) for slot in range(self.settings.max_group_size)]
+        with torch.inference_mode():
+            self.mask[: len(wanted)] = torch.tensor(wanted, dtype=torch.int32)
+
+    def _join(self, entry: Entry) -> SimWork:
+        if self.active:
+            return super()._join(entry)
+        self._check(entry)
+        stack = self.sim.sites.capture(2)
+        self.sim.log("local", entry.op, self.comm.view.label)
+        _run_alone(entry, self.slot, self.declared_size)
+        return self._issued(FinishedWork(self, entry.op, entry.outputs, stack))
+
+    def _slot(self, entry: Entry, stack: Stack) -> Slot:
+        return self.comm.enter(self.global_rank, entry, stack)
+
+
+def _run_alone(entry: Entry, slot: int, size: int) -> None:
+    """A collective of a group with one active member: its own part only; a foreign root's broadcast reads zeros."""
+    with torch.inference_mode():
+        if entry.op == "broadcast" and entry.root != slot:
+            for tensor in entry.outputs:
+                tensor.zero_()
+        elif entry.op == "all_gather":
+            for position, target in enumerate(entry.outputs):
+                if position % size == slot:
+                    target.copy_(entry.inputs[position // size].reshape(target.shape))
+        elif entry.op == "reduce_scatter":
+            for position, source in enumerate(entry.inputs):
+                if position % size == slot:
+                    target = entry.outputs[position // size]
+                    target.copy_(source.reshape(target.shape))
+
+
+class View:
+    """The functions of `mooncake.pg` on one rank's group (protocol `mooncake_pg.Membership`)."""
+
+    def __init__(self, sim: Simulation, group: MooncakeGroup) -> None:
+        self._sim = sim
+        self._group = group
+
+    def active_ranks(self) -> torch.Tensor:
+        return self._group.mask
+
+    def num_synced_ranks(self) -> int:
+        elastic = self._group.elastic
+        return 1 if elastic is None else len(elastic.membership.active)
+
+    def epoch(self) -> int:
+        elastic = self._group.elastic
+        return 0 if elastic is None else elastic.epoch
+
+    def _must_be_valid(self, call: str, what: str) -> Elastic:
+        if self._group.elastic is None:
+            raise RuntimeError(
+                f"mooncakePgComm{call} failed: operation not supported: {what} is unavailable because this communicator "
+                "is invalid"
+            )
+        return self._group.elastic
+
+    def peer_state(self, ranks: list[int]) -> list[bool]:
+        membership = self._must_be_valid("GetPeerState", "peer state").membership
+        if any(not 0 <= rank < membership.capacity for rank in ranks):
+            raise RuntimeError("mooncakePgCommGetPeerState failed: invalid argument: peer rank is out of range")
+        known = [rank in membership.active or (self._group.active and rank in membership.joining) for rank in ranks]
+        if not all(known):
+            self._sim.scheduler.poll(f"mooncake.pg.get_peer_state({ranks})")
+        return known
+
+    def activate(self, ranks: list[int]) -> ProposeViewUpdateResponse:
+        elastic = self._must_be_valid("ProposeViewUpdate", "a view update")
+        membership = elastic.membership
+        if any(rank not in membership.registered and rank not in membership.active for rank in ranks):
+            return self._answer(ProposalStatus.Rejected, "target in-group rank is out of valid range")
+        deadline_s = self._sim.scheduler.env.now + ADMISSION_TIMEOUT_S
+        while not membership.admit(ranks):
+            left_s = deadline_s - self._sim.scheduler.env.now
+            wait = self._wait(f"mooncake.pg.recover_ranks({ranks})", "recover", ranks, explicit=True)
+            if left_s <= 0 or not self._sim.wait(membership.wait_for_join(), wait, left_s):
+                return self._answer(ProposalStatus.Rejected, "proposal admission timed out")
+        self._admitted(elastic)
+        return self._answer(ProposalStatus.Applied)
+
+    def deactivate(self, ranks: list[int]) -> ProposeViewUpdateResponse:
+        elastic = self._must_be_valid("ProposeViewUpdate", "a view update")
+        for rank in ranks:
+            elastic.membership.active.pop(rank, None)
+        self._admitted(elastic)
+        return self._answer(ProposalStatus.Applied)
+
+    def join(self) -> None:
+        membership = self._must_be_valid("Join", "joining").membership
+        if self._group.active:
+            raise RuntimeError(
+                "mooncakePgCommJoin failed: invalid state: joinGroup requires an isolated or inactive rank"
+            )
+        text = f"mooncake.pg.join_group on group '{self._group.comm.view.label}'"
+        self._sim.log("join", self._group.comm.view.label)
+        self._sim.wait(membership.join(self._group.slot), self._wait(text, "join", []))
+        self._group.refresh_mask()
+
+    def sync_after_failure(self) -> SyncAfterFailureResponse:
+        return SyncAfterFailureResponse(status=SyncAfterFailureStatus.NoPending)
+
+    def _wait(self, text: str, op: str, ranks: list[int], *, explicit: bool = False) -> Wait:
+        stack = self._sim.sites.capture(2)
+        return Wait("membership", text, stack, Gathering(op, self._group.comm.view, None), explicit)
+
+    def _answer(self, status: ProposalStatus, reason: str = "") -> ProposeViewUpdateResponse:
+        return ProposeViewUpdateResponse(status=status, new_epoch=self.epoch(), dropped_ranks=[], reject_reason=reason)
+
+    def _admitted(self, elastic: Elastic) -> None:
+        """The group has new members: its ranks, masks and sequence numbers follow."""
+        elastic.epoch += 1
+        comm = self._group.comm
+        members = [g for g in self._all_groups() if g.comm is comm]
+        ranks = {group.slot: group.global_rank for group in members}
+        active = sorted(elastic.membership.active)
+        comm.view = GroupView(
+            comm.view.name, comm.view.desc, tuple(ranks.get(slot, slot) for slot in active), comm.view.backend
+        )
+        seq = comm.next_seq.get(self._group.global_rank, 0)
+        for rank in comm.view.ranks:
+            comm.next_seq.setdefault(rank, seq)
+        for group in members:
+            group.refresh_mask()
+        self._sim.scheduler.progress()
+        self._sim.log("admit", comm.view.label, list(comm.view.ranks))
+
+    def _all_groups(self) -> list[MooncakeGroup]:
+        contexts = self._sim.contexts.values()
+        return [g for context in contexts for g in context.groups if isinstance(g, MooncakeGroup)]
+
+
+class MooncakeHost:
+    """What the stand-in module `mooncake.pg` asks of the simulator (protocol `mooncake_pg.Host`)."""
+
+    def __init__(self, sim: Simulation, view_of: ViewOf) -> None:
+        self._sim = sim
+        self._view_of = view_of
+        self._elastic: dict[int, Elastic] = {}
+
+    def create(self, request: CreationRequest, settings: Settings, device: str) -> dist.ProcessGroup:
+        backend = "mooncake-cpu" if device == "cpu" else "mooncake"
+        view = self._view_of(self._sim, request.group_size, backend)
+        if settings.is_extension:
+            group = self._attach(request, settings, view)
+        else:
+            group = self._create(request, settings, view)
+        self._sim.must_be_here("a Mooncake group").groups.append(group)
+        return group
+
+    def _create(self, request: CreationRequest, settings: Settings, view: GroupView) -> MooncakeGroup:
+        variant = (view.backend, settings.max_group_size)
+        room = meet(
+            self._sim, request.store, view, wait_s=CREATION_TIMEOUT_S, variant=variant, crosses=False
+        )  # fmt: skip
+        elastic = self._elastic.get(id(room.comm))
+        if elastic is None:
+            active = dict.fromkeys(range(len(view.ranks)))
+            membership = MembershipModel(self._sim.scheduler.env, settings.max_group_size, active)
+            elastic = self._elastic[id(room.comm)] = Elastic(room, membership)
+        return MooncakeGroup(self._sim, room, request, settings, elastic)
+
+    def _attach(self, request: CreationRequest, settings: Settings, view: GroupView) -> MooncakeGroup:
+        target = self._target(request, settings, view)
+        stack = self._sim.sites.capture(2)
+        while target is None and view.label == "WORLD":
+            what = Gathering("create", view, None, {self._sim.must_be_here("a group").rank: stack})
+            wait = Wait("create", f"a group to attach '{view.label}' {list(view.ranks)} to", stack, what)
+            self._sim.wait_for_a_group(wait)
+            target = self._target(request, settings, view)
+        if target is None:
+            return self._alone(request, settings, view)
+        elastic = self._elastic[id(target.comm)]
+        elastic.membership.register(request.group_rank)
+        elastic.membership.active.pop(request.group_rank, None)
+        self._sim.log("attach", view.label, list(view.ranks))
+        group = MooncakeGroup(self._sim, target, request, settings, elastic)
+        group.global_rank = view.ranks[request.group_rank]
+        return group
+
+    def _target(self, request: CreationRequest, settings: Settings, view: GroupView) -> Room | None:
+        """A complete group under the same name whose ranks are the first of `view`'s, with the same capacity."""
+        rooms: Rooms = request.store.table.meetings.get(path_of(request.store), {})
+        for (ranks, variant), room in rooms.items():
+            fits = view.ranks[: len(ranks)] == ranks and variant == (view.backend, settings.max_group_size)
+            if fits and room.barrier.complete and id(room.comm) in self._elastic:
+                return room
+        return None
+
+    def _alone(self, request: CreationRequest, settings: Settings, view: GroupView) -> MooncakeGroup:
+        self._sim.note(
+            "local_only",
+            f"group '{view.label}' {list(view.ranks)} ({view.backend}) found nothing to attach to and runs alone",
+            group=view,
+        )
+        comm = Communicator(self._sim, view, f"{path_of(request.store)} alone")
+        room = Room(Gathering("create", view, None), CohortBarrier(self._sim.scheduler.env, view.ranks), comm)
+        return MooncakeGroup(self._sim, room, request, settings, None)
+
+    def membership(self, group: dist.ProcessGroup) -> View | None:
+        return View(self._sim, group) if isinstance(group, MooncakeGroup) else None
+
+    def local_success(self, work: dist.Work) -> bool:
+        return isinstance(work, SimWork) and isinstance(work._group, MooncakeGroup) and work.is_success()
+
+    def failed_ranks_hint(self, work: dist.Work) -> torch.Tensor | None:
+        if not (isinstance(work, SimWork) and isinstance(work._group, MooncakeGroup)):
+            return None
+        return torch.zeros(work._group.settings.max_group_size, dtype=torch.int32)
+
+    def configure(self, knob: str, value: Any) -> None:
+        self._sim.log("mooncake_set", knob, value)
+
+    def crash(self, function: str, why: str) -> NoReturn:
+        self._sim.note("crash", f"mooncake.pg.{function} on {why}: the real function reads a null pointer")
+        context = self._sim.must_be_here(function)
+        self._sim.end_rank(context, RankEnded("crash", -SIGSEGV))
+        raise AssertionError("unreachable")
