@@ -306,19 +306,28 @@ class SimProcessGroup(dist.ProcessGroup):
         rank: this rank's place in `comm.view.ranks`.
         store: the store under which torch made the group.
         timeout: limit of each collective, in virtual time.
+        ranks: global ranks as this rank declares them, if that is more than those who meet now.
     """
 
     supports_coalescing = False
     supports_time_estimate = False
 
     def __init__(
-        self, sim: Simulation, model: BackendModel, comm: Communicator, rank: int, store: Any, timeout: timedelta
+        self,
+        sim: Simulation,
+        model: BackendModel,
+        comm: Communicator,
+        rank: int,
+        store: Any,
+        timeout: timedelta,
+        ranks: tuple[int, ...] | None = None,
     ) -> None:
-        super().__init__(rank, len(comm.view.ranks))
+        ranks = comm.view.ranks if ranks is None else ranks
+        super().__init__(rank, len(ranks))
         self.sim = sim
         self.model = model
         self.comm = comm
-        self.global_rank = comm.view.ranks[rank]
+        self.global_rank = ranks[rank]
         self.options = Options(comm.view.backend, timeout)
         self.closed = False
         self.timeout_s = timeout.total_seconds()

@@ -26,7 +26,8 @@ class GroupView:
 
     @property
     def label(self) -> str:
-        return self.desc if self.desc not in ("", "undefined") else f"#{self.name}"
+        """The description if there is one, else the name; a hash is cut to eight digits."""
+        return self.desc if self.desc not in ("", "undefined") else f"#{self.name[:8]}"
 
 
 @dataclass(slots=True)

@@ -81,7 +81,8 @@ def _is_short(slot: GroupSlot, world: WorldRecord, records: Records) -> bool:
 def _missing_call(world: WorldRecord, slots: Sequence[GroupSlot], records: Records, facts: RunFacts) -> Finding:
     slot = slots[0]
     absent = _absent(slot, world)
-    outsiders = [rank for rank in absent if rank not in world.members]
+    cohorts = {records.ranks[rank].cohort for rank in slot.calls}
+    outsiders = [rank for rank in absent if rank not in records.ranks or records.ranks[rank].cohort not in cohorts]
     joiners = any(_kind(rank, records, facts) == "scale" for rank in slot.calls)
     stacks = {rank: stack for rank, (_, stack) in slot.calls.items()}
     waiting = by_stack("waiting", f"new_group({list(slot.ranks)})", stacks)

@@ -12,18 +12,18 @@ from simulator.records import Note, RankRecord, Records
 def diagnose(records: Records, facts: RunFacts) -> tuple[Finding, ...]:
     """Everything that is wrong with the run."""
     explained = [
+        *contracts.probes(records, facts),
         *crashes(records, facts),
-        *exceptions(records),
-        *mismatches(records),
-        *contracts.crossed_groups(records),
         *contracts.missing_calls(records, facts),
         *contracts.wrong_ranks(records, facts),
-        *contracts.probes(records, facts),
+        *exceptions(records),
+        *mismatches(records),
     ]
     stalls = _stalls(records, facts, explained)
-    if not stalls and not any(f.kind is Verdict.MISMATCH for f in explained):
-        explained += contracts.differing_calls(records)
-    found = [*explained, *stalls, *_endless(records, facts)]
+    crossed = contracts.crossed_groups(records)
+    if not (stalls or crossed or any(f.kind is Verdict.MISMATCH for f in explained)):
+        crossed = contracts.differing_calls(records)
+    found = [*explained, *stalls, *crossed, *_endless(records, facts)]
     return tuple([f for f in found if not f.warning] + [f for f in found if f.warning])
 
 

@@ -60,14 +60,20 @@ def _wrapped(label: str, text: str, indent: str = "           ") -> list[str]:
 
 
 def _side_rows(sides: Iterable[Side]) -> list[str]:
-    rows = [(f"  {side.role}:", listed(side.ranks), side.doing, side) for side in sides]
-    if not rows:
+    """Role, ranks, what they do, where; below it the callers, unless the row above has the same ones."""
+    shown = list(sides)
+    if not shown:
         return []
-    widths = [min(max(len(row[column]) for row in rows), most) for column, most in ((0, 16), (1, 28), (2, 60))]
-    lines = []
-    for role, ranks, doing, side in rows:
+    role_width = max(len(side.role) for side in shown) + 1
+    rank_width = min(max(len(listed(side.ranks)) for side in shown), 28)
+    doing_width = min(max(len(side.doing) for side in shown), 56)
+    lines, above = [], ""
+    for side in shown:
         place = side.site.place if side.site is not None else ""
-        text = f"{role:<{max(widths[0], 10)}} {ranks:<{widths[1]}}  {doing:<{widths[2]}}  {place}".rstrip()
-        lines.append(text)
-        lines += [f"{'':<{max(widths[0], 10)}} {'':<{widths[1]}}  from {frame}" for frame in side.stack[1:3]]
+        head = f"  {side.role + ':':<{role_width}} {listed(side.ranks):<{rank_width}}  "
+        lines.append(f"{head}{side.doing:<{doing_width}}  {place}".rstrip())
+        callers = "\n".join(f"{'':<{len(head)}}from {frame}" for frame in side.stack[1:3])
+        if callers and callers != above:
+            lines.append(callers)
+        above = callers
     return lines

@@ -107,7 +107,7 @@ def _install_mooncake(patches: Patches, sim: Simulation) -> None:
     for name, part in mooncake_pg.build_package(module).items():
         patches.set_module(name, part)
     for name, creator, devices in mooncake_pg.BACKENDS:
-        c10d.Backend.register_backend(name, getattr(module, creator), extended_api=True, devices=list(devices))
+        c10d.Backend.register_backend(name, getattr(module, creator), extended_api=True, devices=devices)
 
 
 _PLUGIN_TABLES = ("_plugins", "backend_list", "default_device_backend_map", "backend_capability", "backend_type_map")

@@ -59,13 +59,19 @@ class MooncakeGroup(SimProcessGroup):
     """One rank's Mooncake group: an active member, an isolated newcomer, or alone."""
 
     def __init__(
-        self, sim: Simulation, room: Room, request: CreationRequest, settings: Settings, elastic: Elastic | None
+        self,
+        sim: Simulation,
+        room: Room,
+        request: CreationRequest,
+        settings: Settings,
+        elastic: Elastic | None,
+        ranks: tuple[int, ...],
     ) -> None:
-        backend = room.comm.view.backend
-        super().__init__(sim, MODELS[backend], room.comm, request.group_rank, request.store, request.timeout)
+        model = MODELS[room.comm.view.backend]
+        super().__init__(sim, model, room.comm, request.group_rank, request.store, request.timeout, ranks)
         self.settings = settings
         self.elastic = elastic
-        self.declared_size = request.group_size
+        self.declared_size = len(ranks)
         mask = settings.active_ranks
         self.mask = torch.zeros(settings.max_group_size, dtype=torch.int32) if mask is None else mask
         self.refresh_mask()
@@ -130,32 +136,39 @@ class View:
 
     def num_synced_ranks(self) -> int:
         elastic = self._group.elastic
-        return 1 if elastic is None else len(elastic.membership.active)
+        return 0 if elastic is None else len(elastic.membership.active)
 
     def epoch(self) -> int:
         elastic = self._group.elastic
         return 0 if elastic is None else elastic.epoch
 
-    def _must_be_valid(self, call: str, what: str) -> Elastic:
+    def _must_be_valid(self, call: str) -> Elastic:
         if self._group.elastic is None:
+            what = "joinGroup" if call == "Join" else call[0].lower() + call[1:]
             raise RuntimeError(
                 f"mooncakePgComm{call} failed: operation not supported: {what} is unavailable because this communicator "
                 "is invalid"
             )
         return self._group.elastic
 
-    def peer_state(self, ranks: list[int]) -> list[bool]:
-        membership = self._must_be_valid("GetPeerState", "peer state").membership
+    def _must_fit(self, call: str, what: str, ranks: list[int], membership: MembershipModel) -> None:
         if any(not 0 <= rank < membership.capacity for rank in ranks):
-            raise RuntimeError("mooncakePgCommGetPeerState failed: invalid argument: peer rank is out of range")
+            raise RuntimeError(f"mooncakePgComm{call} failed: invalid argument: {what} is out of range")
+
+    def peer_state(self, ranks: list[int]) -> list[bool]:
+        membership = self._must_be_valid("GetPeerState").membership
+        self._must_fit("GetPeerState", "peer rank", ranks, membership)
         known = [rank in membership.active or (self._group.active and rank in membership.joining) for rank in ranks]
         if not all(known):
             self._sim.scheduler.poll(f"mooncake.pg.get_peer_state({ranks})")
         return known
 
     def activate(self, ranks: list[int]) -> ProposeViewUpdateResponse:
-        elastic = self._must_be_valid("ProposeViewUpdate", "a view update")
+        elastic = self._must_be_valid("ActivateRanks")
         membership = elastic.membership
+        self._must_fit("ActivateRanks", "rank to activate", ranks, membership)
+        if all(rank in membership.active for rank in ranks):
+            return self._answer(ProposalStatus.Applied)
         if any(rank not in membership.registered and rank not in membership.active for rank in ranks):
             return self._answer(ProposalStatus.Rejected, "target in-group rank is out of valid range")
         deadline_s = self._sim.scheduler.env.now + ADMISSION_TIMEOUT_S
@@ -168,14 +181,17 @@ class View:
         return self._answer(ProposalStatus.Applied)
 
     def deactivate(self, ranks: list[int]) -> ProposeViewUpdateResponse:
-        elastic = self._must_be_valid("ProposeViewUpdate", "a view update")
+        elastic = self._must_be_valid("DeactivateRanks")
+        self._must_fit("DeactivateRanks", "rank to deactivate", ranks, elastic.membership)
+        if any(rank not in elastic.membership.active for rank in ranks):
+            return self._answer(ProposalStatus.Rejected, "target in-group rank is out of valid range")
         for rank in ranks:
             elastic.membership.active.pop(rank, None)
         self._admitted(elastic)
         return self._answer(ProposalStatus.Applied)
 
     def join(self) -> None:
-        membership = self._must_be_valid("Join", "joining").membership
+        membership = self._must_be_valid("Join").membership
         if self._group.active:
             raise RuntimeError(
                 "mooncakePgCommJoin failed: invalid state: joinGroup requires an isolated or inactive rank"
@@ -186,6 +202,7 @@ class View:
         self._group.refresh_mask()
 
     def sync_after_failure(self) -> SyncAfterFailureResponse:
+        self._must_be_valid("SyncAfterFailure")
         return SyncAfterFailureResponse(status=SyncAfterFailureStatus.NoPending)
 
     def _wait(self, text: str, op: str, ranks: list[int], *, explicit: bool = False) -> Wait:
@@ -246,7 +263,7 @@ class MooncakeHost:
             active = dict.fromkeys(range(len(view.ranks)))
             membership = MembershipModel(self._sim.scheduler.env, settings.max_group_size, active)
             elastic = self._elastic[id(room.comm)] = Elastic(room, membership)
-        return MooncakeGroup(self._sim, room, request, settings, elastic)
+        return MooncakeGroup(self._sim, room, request, settings, elastic, view.ranks)
 
     def _attach(self, request: CreationRequest, settings: Settings, view: GroupView) -> MooncakeGroup:
         target = self._target(request, settings, view)
@@ -262,9 +279,7 @@ class MooncakeHost:
         elastic.membership.register(request.group_rank)
         elastic.membership.active.pop(request.group_rank, None)
         self._sim.log("attach", view.label, list(view.ranks))
-        group = MooncakeGroup(self._sim, target, request, settings, elastic)
-        group.global_rank = view.ranks[request.group_rank]
-        return group
+        return MooncakeGroup(self._sim, target, request, settings, elastic, view.ranks)
 
     def _target(self, request: CreationRequest, settings: Settings, view: GroupView) -> Room | None:
         """A complete group under the same name whose ranks are the first of `view`'s, with the same capacity."""
@@ -283,7 +298,7 @@ class MooncakeHost:
         )
         comm = Communicator(self._sim, view, f"{path_of(request.store)} alone")
         room = Room(Gathering("create", view, None), CohortBarrier(self._sim.scheduler.env, view.ranks), comm)
-        return MooncakeGroup(self._sim, room, request, settings, None)
+        return MooncakeGroup(self._sim, room, request, settings, None, view.ranks)
 
     def membership(self, group: dist.ProcessGroup) -> View | None:
         return View(self._sim, group) if isinstance(group, MooncakeGroup) else None
