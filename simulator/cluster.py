@@ -15,6 +15,7 @@ Each rank's function is called as `fn(rank, *args)` with the environment that to
 
 from __future__ import annotations
 
+import os
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -312,7 +313,7 @@ class _Run:
         ranks = max(max(cohort.ranks) for cohort in cohorts) + 1
         self._per_node = options.gpus_per_node or -(-ranks // options.nodes)
         nodes = tuple(Node(number, self._per_node) for number in range(options.nodes))
-        self._switching = Switching()
+        self._switching = Switching(shared_thread=options.carrier == "greenlet")
         self._scheduler = Scheduler(
             carrier=options.carrier,
             limits=options.limits,
@@ -338,6 +339,7 @@ class _Run:
                 self._sim.trace.seal()
             finally:
                 self._scheduler.drain()
+                self._sim.sites.forget()
         if self._scheduler.fault is not None:
             raise SimulatorFault(f"the simulator failed: {self._scheduler.fault!r}") from self._scheduler.fault
         records = self._sim.records.ranks
@@ -354,8 +356,7 @@ class _Run:
         )
 
     def _diagnose(self, end: End) -> tuple[Finding, ...]:
-        if end is not End.FINISHED:
-            self._sim.records.stalls.append((self._scheduler.env.now, self._blocked()))
+        self._sim.records.final = () if end is End.FINISHED else self._blocked()
         import torch
 
         spinner = self._scheduler.spinner
@@ -370,6 +371,7 @@ class _Run:
                 rank: context.env.get(b"TORCH_DIST_INIT_BARRIER") == b"1"
                 for rank, context in self._sim.contexts.items()
             },
+            end_s=float(self._scheduler.env.now),
             spin_wall_s=self._options.limits.spin_wall_s,
             idle_steps_max=self._options.limits.idle_steps_max,
         )
@@ -378,18 +380,21 @@ class _Run:
     # -- ranks -----------------------------------------------------------------------------------------------------
 
     def _spawn(self) -> None:
+        outer = dict(os.environ._data)  # type: ignore[attr-defined]
         for cohort in self._cohorts:
-            for index, rank in enumerate(cohort.ranks):
-                self._spawn_rank(cohort, index, rank)
+            placement = Placement.of(cohort, self._per_node)
+            for rank in cohort.ranks:
+                env = {**outer, **placement.environment(cohort, rank)}
+                self._spawn_rank(cohort, rank, env)
 
-    def _spawn_rank(self, cohort: Cohort, index: int, rank: int) -> None:
+    def _spawn_rank(self, cohort: Cohort, rank: int, env: dict[bytes, bytes]) -> None:
         node = self._sim.nodes[min(rank // self._per_node, len(self._sim.nodes) - 1)]
         context = RankContext(
             rank=rank,
             local_rank=rank % self._per_node,
             cohort=cohort.name,
             node=node,
-            env=_environment(cohort, index, rank, self._per_node, len(self._sim.nodes)),
+            env=env,
             pid=FIRST_PID + len(self._scheduler.tasks),
             parent_pid=FIRST_PID - 1 - node.number,
             seed=self._options.seed * RANKS_MAX + rank,
@@ -484,29 +489,40 @@ def _note_exception(record: RankRecord, error: BaseException, sim: Simulation) -
     record.stack = tuple(reversed(frames))
 
 
-def _environment(cohort: Cohort, index: int, rank: int, per_node: int, nodes: int) -> dict[bytes, bytes]:
-    """The process's environment plus what torchrun sets; the cohort's own values last."""
-    import os
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Which ranks of a cohort share a node: node number to its ranks, in order."""
 
-    first_node = min(cohort.ranks) // per_node
-    local_ranks = [r for r in cohort.ranks if r // per_node == rank // per_node]
-    given = {
-        "RANK": rank,
-        "LOCAL_RANK": local_ranks.index(rank),
-        "WORLD_SIZE": cohort.world_size,
-        "LOCAL_WORLD_SIZE": len(local_ranks),
-        "GROUP_RANK": rank // per_node - first_node,
-        "GROUP_WORLD_SIZE": len({r // per_node for r in cohort.ranks}),
-        "ROLE_RANK": rank,
-        "ROLE_WORLD_SIZE": cohort.world_size,
-        "ROLE_NAME": "default",
-        "MASTER_ADDR": "node0",
-        "MASTER_PORT": MASTER_PORT,
-        **cohort.env,
-    }
-    base = dict(os.environ._data)  # type: ignore[attr-defined]
-    base.update({os.fsencode(key): os.fsencode(str(value)) for key, value in given.items()})
-    return base
+    per_node: int
+    nodes: dict[int, tuple[int, ...]]
+
+    @classmethod
+    def of(cls, cohort: Cohort, per_node: int) -> Placement:
+        """Ranks fill the nodes one after another."""
+        nodes: dict[int, list[int]] = {}
+        for rank in cohort.ranks:
+            nodes.setdefault(rank // per_node, []).append(rank)
+        return cls(per_node, {node: tuple(ranks) for node, ranks in nodes.items()})
+
+    def environment(self, cohort: Cohort, rank: int) -> dict[bytes, bytes]:
+        """What torchrun sets for a rank, then the cohort's own values."""
+        node = rank // self.per_node
+        neighbours = self.nodes[node]
+        given = {
+            "RANK": rank,
+            "LOCAL_RANK": neighbours.index(rank),
+            "WORLD_SIZE": cohort.world_size,
+            "LOCAL_WORLD_SIZE": len(neighbours),
+            "GROUP_RANK": list(self.nodes).index(node),
+            "GROUP_WORLD_SIZE": len(self.nodes),
+            "ROLE_RANK": rank,
+            "ROLE_WORLD_SIZE": cohort.world_size,
+            "ROLE_NAME": "default",
+            "MASTER_ADDR": "node0",
+            "MASTER_PORT": MASTER_PORT,
+            **cohort.env,
+        }
+        return {os.fsencode(key): os.fsencode(str(value)) for key, value in given.items()}
 
 
 def simulate(fn: RankFunction, ranks: int, *, args: Sequence[Any] = (), **options: Any) -> Outcome:

@@ -75,7 +75,8 @@ class GroupSlot:
 
     Attributes:
         ranks: the list that the first caller gave.
-        calls: rank to (list given, stack).
+        calls: rank to the stack of its call.
+        others: the lists of those ranks that gave another one than `ranks`.
         returned: what the call gave to those who joined after the launch.
     """
 
@@ -84,9 +85,9 @@ class GroupSlot:
     desc: str
     backend: str
     extension: bool
-    calls: dict[int, tuple[tuple[int, ...], Stack]] = field(default_factory=dict)
+    calls: dict[int, Stack] = field(default_factory=dict)
+    others: dict[int, tuple[int, ...]] = field(default_factory=dict)
     returned: dict[int, str] = field(default_factory=dict)
-    differing: bool = False
 
 
 @dataclass(slots=True)
@@ -148,9 +149,16 @@ class RankRecord:
 
 @dataclass(slots=True)
 class Records:
-    """Everything the analysis may look at."""
+    """Everything the analysis may look at.
+
+    Attributes:
+        worlds: the `new_group` calls, by default group.
+        stalls: moments at which only time-outs were left, with what waited then.
+        final: what waited when the run ended.
+    """
 
     worlds: dict[str, WorldRecord] = field(default_factory=dict)
     notes: list[Note] = field(default_factory=list)
     ranks: dict[int, RankRecord] = field(default_factory=dict)
     stalls: list[tuple[float, tuple[Blocked, ...]]] = field(default_factory=list)
+    final: tuple[Blocked, ...] = ()

@@ -30,8 +30,11 @@ def is_mooncake(backend: str) -> bool:
 def backend_pair(backend: str) -> tuple[str, str]:
     """Backends of the device group and the CPU group.
 
-    "mooncake-cpu" runs both on the host, for machines without an accelerator.
+    "mooncake-cpu" runs both on the host, for machines without an accelerator; torch's "fake", which has no peers,
+    serves for both, to measure what bring-up costs without them.
     """
+    if backend == "fake":
+        return backend, backend
     return backend, "mooncake-cpu" if is_mooncake(backend) else "gloo"
 
 

@@ -69,7 +69,7 @@ class BootstrapArgs:
         if not 0 <= self.cohort_rank < self.layout.world_size:
             raise ValueError(
                 f"cohort_rank is {self.cohort_rank}; give 0 to {self.layout.world_size - 1}, "
-                f"the ranks of tp={self.layout.tp} x pp={self.layout.pp}"
+                f"the ranks of tp={self.layout.tp} x pp={self.layout.pp} x replicas={self.layout.replicas}"
             )
 
     @property

@@ -11,7 +11,8 @@ A rank number is a mixed-radix number, and a sub-group is what one digit of it r
     tp, inside one pipeline stage     seen by attention as   attn_tp, attn_cp, attn_dp
                                       seen by experts as     moe_tp, moe_ep, moe_dp
                                       seen by decoding as    dcp, tp / dcp
-    pp, the pipeline stages           slowest
+    pp, the pipeline stages
+    replicas of the whole model       slowest; no sub-group runs through them
 
 `SUB_GROUPS` is the only list of sub-groups.  Initialisation, creation plans, tests and mutants are driven by it, so a
 row added there is created, reachable through `get_group` and tested with no other change.
@@ -44,6 +45,8 @@ class ParallelLayout:
     """Tensor parallel ranks of one pipeline stage."""
     pp: int = 1
     """Pipeline stages."""
+    replicas: int = 1
+    """Copies of the whole model side by side in one world, each with tp * pp ranks of its own."""
     attn_dp: int = 1
     """Attention replicas inside `tp`, each with requests of its own."""
     attn_cp: int = 1
@@ -90,7 +93,7 @@ class ParallelLayout:
     @property
     def world_size(self) -> int:
         """Ranks of this launch cohort, not of the deployment that it may join."""
-        return self.tp * self.pp
+        return self.tp * self.pp * self.replicas
 
     def rank_lists(self, name: str, rank_offset: int = 0) -> RankLists:
         """Rank lists of sub-group `name`, all shifted by `rank_offset`, the first global rank of this cohort.
@@ -120,7 +123,7 @@ def _blocks(layout: ParallelLayout, width: int) -> RankLists:
 
 
 def _strided(layout: ParallelLayout, width: int, stride: int) -> RankLists:
-    """`width` ranks that are `stride` apart; width * stride divides tp, or is the whole world."""
+    """`width` ranks that are `stride` apart; width * stride divides tp, or is one replica of the model."""
     block = width * stride
     return tuple(
         tuple(map(Rank, range(first, start + block, stride)))

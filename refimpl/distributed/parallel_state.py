@@ -112,8 +112,8 @@ def _check_fills(layout: ParallelLayout, plan: CreationPlan, world_size: int) ->
     joins = any(one.recovered_rank or one.rank_offset for one in options)
     if not joins and layout.world_size != world_size:
         raise RuntimeError(
-            f"tp={layout.tp} x pp={layout.pp} is {layout.world_size} ranks but the world has {world_size}; "
-            "give widths whose product is the world size"
+            f"tp={layout.tp} x pp={layout.pp} x replicas={layout.replicas} is {layout.world_size} ranks "
+            f"but the world has {world_size}; give widths whose product is the world size"
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from simulator.analysis.facts import RunFacts, by_stack, final_blocked, grouped, listed, notes_of
 from simulator.analysis.findings import Certainty, Finding, Level, Side, Verdict
@@ -33,15 +33,15 @@ def first_difference(records: Records) -> Difference | None:
     """The earliest slot in which ranks gave different lists, if any."""
     for world in records.worlds.values():
         for slot in world.slots:
-            if slot.differing:
+            if slot.others:
                 return Difference(slot, _lists(slot))
     return None
 
 
 def _lists(slot: GroupSlot) -> tuple[Side, ...]:
     by_list: dict[tuple[int, ...], dict[int, Stack]] = {}
-    for rank, (ranks, stack) in sorted(slot.calls.items()):
-        by_list.setdefault(ranks, {})[rank] = stack
+    for rank, stack in sorted(slot.calls.items()):
+        by_list.setdefault(slot.others.get(rank, slot.ranks), {})[rank] = stack
     return tuple(side for ranks, stacks in by_list.items() for side in by_stack("gave", str(list(ranks)), stacks))
 
 
@@ -84,9 +84,8 @@ def _missing_call(world: WorldRecord, slots: Sequence[GroupSlot], records: Recor
     cohorts = {records.ranks[rank].cohort for rank in slot.calls}
     outsiders = [rank for rank in absent if rank not in records.ranks or records.ranks[rank].cohort not in cohorts]
     joiners = any(_kind(rank, records, facts) == "scale" for rank in slot.calls)
-    stacks = {rank: stack for rank, (_, stack) in slot.calls.items()}
-    waiting = by_stack("waiting", f"new_group({list(slot.ranks)})", stacks)
-    missing = grouped("missing", absent, records, final_blocked(records))
+    waiting = by_stack("waiting", f"new_group({list(slot.ranks)})", slot.calls)
+    missing = _absentees(absent, outsiders, records)
     more = [s.desc or str(list(s.ranks)) for s in slots[1:]]
     harmless = not outsiders and not any(rank in slot.ranks for rank in absent)
     return Finding(
@@ -103,6 +102,15 @@ def _missing_call(world: WorldRecord, slots: Sequence[GroupSlot], records: Recor
         at_other_level=_what_torch_does(slot, world, records, facts),
         warning=harmless,
     )
+
+
+def _absentees(absent: Sequence[int], outsiders: Sequence[int], records: Records) -> list[Side]:
+    """What those do who never make the call; those of an earlier cohort are told apart."""
+    sides = grouped("missing", absent, records, final_blocked(records))
+    return [
+        replace(side, doing=f"launched before, {side.doing}") if set(side.ranks) <= set(outsiders) else side
+        for side in sides
+    ]
 
 
 def _kind(rank: int, records: Records, facts: RunFacts) -> str:
@@ -130,7 +138,8 @@ def _remedy(slot: GroupSlot, joiners: bool) -> str:
     if joiners:
         return (
             "create the joiners' groups among themselves: use_local_synchronization=True, global ranks shifted by "
-            "rank_offset, recovered_rank=False (is_extension=False) and no max_world_size; only WORLD is extended"
+            "rank_offset, and for Mooncake is_extension (recovered_rank) False and no max_group_size; only WORLD is "
+            "extended"
         )
     return (
         "let every rank of the default group make the same new_group calls in the same order, members or not; "
@@ -144,11 +153,11 @@ def _what_torch_does(slot: GroupSlot, world: WorldRecord, records: Records, fact
     if any(facts.init_barrier.get(rank, False) for rank in callers):
         return f"torch {facts.torch_version} runs a store barrier after new_group here (TORCH_DIST_INIT_BARRIER=1)"
     alone = [note for note in notes_of(records, "local_only") if note.rank in slot.calls]
-    then = "the call returns"
+    then = f"the call returns on {listed(callers)}"
     if alone:
         then += (
-            ", and since there is no such group to attach to, Mooncake runs it alone without an error: every collective "
-            "on it gives each rank its own data back"
+            "; there is no such group to attach to, so Mooncake runs it alone, without an error: every collective on it "
+            "gives each rank its own data back"
         )
     elif slot.returned:
         then += f" ({_some(sorted(set(slot.returned.values())))})"
@@ -157,7 +166,7 @@ def _what_torch_does(slot: GroupSlot, world: WorldRecord, records: Records, fact
     barrier = f"; with TORCH_DIST_INIT_BARRIER=1 {listed(hung)} would wait in the store barrier" if hung else ""
     return (
         f"torch {facts.torch_version} has no barrier after new_group (TORCH_DIST_INIT_BARRIER is not 1): "
-        f"{then} on {listed(callers)}{barrier}"
+        f"{then}{barrier}"
     )
 
 
@@ -173,11 +182,11 @@ def crossed_groups(records: Records) -> list[Finding]:
         key = (mine.name, *sorted((mine.ranks, other.ranks)))
         if key in findings:
             continue
-        sides = (
+        sides: tuple[Side, ...] = (
             Side("gave", (note.facts["other_rank"],), str(list(other.ranks)), note.facts["other_stack"]),
             Side("gave", (note.rank,), str(list(mine.ranks)), note.stack),
         )
-        if difference is not None and {mine.ranks, other.ranks} <= {c[0] for c in difference.slot.calls.values()}:
+        if difference is not None and {mine.ranks, other.ranks} <= {difference.slot.ranks, *difference.slot.others.values()}:
             sides = difference.sides
         findings[key] = _crossing(mine.name, mine.label, mine.ranks, sides)
     return list(findings.values())
@@ -251,7 +260,8 @@ def _outside(records: Records, facts: RunFacts) -> list[Finding]:
                 group_ranks=first.facts["ranks"],
                 sides=tuple(sides),
                 cause=f"the list is not shifted by rank_offset={min(mine)}: it names "
-                f"{listed(first.facts['outside'])}, which were launched before and do not create it",
+                f"{listed(first.facts['outside'])}, launched before, which "
+                f"{'does' if len(first.facts['outside']) == 1 else 'do'} not create it",
                 remedy="pass rank_offset on to this sub-group, so that its lists are those of the launch plus the offset",
                 at_other_level="a joiner that is in none of its lists gets None or the non-member constant from "
                 "new_group, and a later collective on it runs on WORLD or does nothing",

@@ -42,9 +42,11 @@ def _finding(
     head = _head(part)
     what = head.what
     group = what.group if isinstance(what, Gathering | PeerWait) else None
-    same = {b.rank: b.stack for b in part if b.what is what}
+    same = {b.rank: b.stack for b in part if b.what is what or (keys_of(head) and keys_of(b) == keys_of(head))}
     waiting = by_stack("waiting", _doing(head), same)
     wanted = waits_for(head)
+    if _store_barrier_name(head):
+        wanted = tuple(rank for rank in sorted(records.ranks) if rank not in same)
     missing = grouped("missing", wanted, records, blocked)
     others = [b for b in part if b.rank not in same and b.rank not in wanted]
     also = grouped("also waiting", [b.rank for b in others], records, blocked)
@@ -86,7 +88,18 @@ def _title(wait: Blocked) -> str:
         return f"{verb} of group '{what.group.label}' {list(what.group.ranks)} cannot complete"
     if isinstance(what, PeerWait):
         return f"{wait.text} cannot complete"
+    if _store_barrier_name(wait):
+        return f"the store barrier after the creation of group '{_store_barrier_name(wait)}' cannot complete"
     return f"{wait.text} cannot end: nobody sets the key" if keys_of(wait) else f"{wait.text} cannot end"
+
+
+def _store_barrier_name(wait: Blocked) -> str:
+    """torch's name of the group whose barrier this is (TORCH_DIST_INIT_BARRIER=1), or nothing."""
+    for key in keys_of(wait):
+        _, found, rest = key.partition("store_based_barrier_key:")
+        if found:
+            return rest.removesuffix(":last_worker")
+    return ""
 
 
 def _cause(head: Blocked, part: Sequence[Blocked], records: Records) -> tuple[str, Certainty]:
@@ -99,6 +112,10 @@ def _cause(head: Blocked, part: Sequence[Blocked], records: Records) -> tuple[st
     wanted = waits_for(head)
     if wanted:
         return _absence(head, wanted, records), Certainty.CAUSE
+    if _store_barrier_name(head):
+        difference = first_difference(records)
+        told = f"; {difference.sentence}" if difference is not None else _count_skew(records)
+        return f"not all ranks have come to it: the other ranks made no new_group call of that name{told}", Certainty.CAUSE
     if keys_of(head):
         return f"no rank sets {', '.join(map(repr, keys_of(head)[:4]))}", Certainty.CAUSE
     return "what it waits for did not happen; the simulator does not know who should have done it", Certainty.UNDECIDED
@@ -122,9 +139,13 @@ def _name_skew(head: Blocked, part: Sequence[Blocked], records: Records) -> str:
 
 def _count_skew(records: Records) -> str:
     for world in records.worlds.values():
-        if len(set(world.counts.values())) > 1:
-            held = ", ".join(f"rank {rank}: {count}" for rank, count in sorted(world.counts.items()))
-            return f"; they have made different numbers of new_group calls ({held})"
+        counts = {rank: world.counts.get(rank, 0) for rank in range(world.size) if rank in records.ranks}
+        if len(set(counts.values())) > 1:
+            alike: dict[int, list[int]] = {}
+            for rank, count in counts.items():
+                alike.setdefault(count, []).append(rank)
+            held = ", ".join(f"{count} on {listed(ranks)}" for count, ranks in sorted(alike.items()))
+            return f"; the ranks have made different numbers of new_group calls ({held})"
     return "; a local-sync name is sha1(ranks + number of groups of this process), and the numbers differ"
 
 

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from simulator.analysis import contracts
 from simulator.analysis.deadlock import deadlocks
 from simulator.analysis.facts import RunFacts, final_blocked, grouped, is_consequence, listed, notes_of
 from simulator.analysis.findings import Certainty, Finding, Level, Side, Verdict
-from simulator.records import Note, RankRecord, Records
+from simulator.engine.site import Stack
+from simulator.records import Blocked, Note, RankRecord, Records
+
+INFINITY = float("inf")
+SAME_MOMENT_S = 0.01
+TIMEOUT_ERRORS = ("DistStoreError", "RuntimeError", "DistBackendError", "DistNetworkError", "TimeoutError")
 
 
 def diagnose(records: Records, facts: RunFacts) -> tuple[Finding, ...]:
@@ -67,28 +74,34 @@ def exceptions(records: Records) -> list[Finding]:
     ]
     alike: dict[tuple[str, object], list[RankRecord]] = {}
     for record in sorted(failed, key=lambda r: (r.end_s or 0.0, r.rank)):
-        alike.setdefault((record.error, record.stack[:1]), []).append(record)
+        alike.setdefault((record.error_type or record.error, record.stack), []).append(record)
     return [_exception(group, records) for group in alike.values()]
 
 
 def _timeouts(records: Records) -> list[Note]:
     """Time-outs that a rank did not survive: it ended with an error at the very moment."""
     notes = [*notes_of(records, "timeout"), *notes_of(records, "store_timeout")]
-    return [n for n in notes if records.ranks[n.rank].end_s == n.time_s and records.ranks[n.rank].status != "ok"]
+    return [note for note in notes if _ended_by(note, records.ranks[note.rank])]
+
+
+def _ended_by(note: Note, record: RankRecord) -> bool:
+    after_s = INFINITY if record.end_s is None else record.end_s - note.time_s
+    return record.status == "exception" and record.error_type in TIMEOUT_ERRORS and 0 <= after_s <= SAME_MOMENT_S
 
 
 def _exception(group: list[RankRecord], records: Records) -> Finding:
     first, ranks = group[0], tuple(r.rank for r in group)
     what = first.error or f"exit code {first.exit_code}"
-    sides = (Side("raised", ranks, what, first.stack), *_stranded(records, set(ranks)))
+    short = first.error_type or f"exit code {first.exit_code}"
+    sides = (Side("raised", ranks, short, first.stack), *_stranded(records, set(ranks)))
     return Finding(
         kind=Verdict.EXCEPTION,
         level=Level.TORCH,
         certainty=Certainty.CAUSE,
-        title=f"{listed(ranks)} ended with {what}",
+        title=f"{listed(ranks)} ended with {what}" + (" (and the like)" if len({r.error for r in group}) > 1 else ""),
         sides=sides,
         cause="the exception; what the other ranks do follows from it" if len(sides) > 1 else "the exception",
-        remedy="handle it where it is raised, or make every rank take the same path",
+        remedy="mend what raises it, or let all ranks take the path that handles it",
         time_s=first.end_s or 0.0,
     )
 
@@ -101,22 +114,32 @@ def _stranded(records: Records, ended: set[int]) -> tuple[Side, ...]:
         for record in records.ranks.values()
         if record.rank not in ended and (record.status == "stuck" or is_consequence(record))
     ]
-    return tuple(grouped("stranded", others, records, blocked))
+    return tuple(
+        replace(side, doing="raised in its turn: connection closed by a peer") if "onnection" in side.doing else side
+        for side in grouped("stranded", others, records, blocked)
+    )
 
 
 # -- mismatches ----------------------------------------------------------------------------------------------------------
 
 
 def mismatches(records: Records) -> list[Finding]:
-    """Collectives and messages that differ between ranks."""
-    return [_mismatch(note) for note in notes_of(records, "mismatch")]
+    """Collectives and messages that differ between ranks: one finding for each."""
+    together: dict[object, list[Note]] = {}
+    for note in notes_of(records, "mismatch"):
+        key = (note.facts["group"], note.facts["seq"] if note.facts["seq"] is not None else len(together))
+        together.setdefault(key, []).append(note)
+    return [_mismatch(notes) for notes in together.values()]
 
 
-def _mismatch(note: Note) -> Finding:
-    rows = note.facts["sides"]
-    differing = [key for key in rows[0][1] if rows[0][1].get(key) != rows[-1][1].get(key)]
-    differing += [key for key in rows[-1][1] if key not in rows[0][1]]
-    sides = tuple(Side("gave", (rank,), _row(facts), stack) for rank, facts, stack in rows)
+def _mismatch(notes: list[Note]) -> Finding:
+    note = notes[0]
+    rows: dict[tuple[str, Stack], list[int]] = {}
+    facts_of: dict[int, dict[str, object]] = {}
+    for rank, facts, stack in (side for each in notes for side in each.facts["sides"]):
+        if rank not in facts_of:
+            facts_of[rank] = facts
+            rows.setdefault((_row(facts), stack), []).append(rank)
     group = note.facts["group"]
     return Finding(
         kind=Verdict.MISMATCH,
@@ -126,18 +149,22 @@ def _mismatch(note: Note) -> Finding:
         group=group.label,
         group_ranks=group.ranks,
         seq=note.facts["seq"],
-        sides=sides,
-        cause=f"the ranks differ in: {', '.join(differing)}",
+        sides=tuple(Side("gave", tuple(sorted(ranks)), row, stack) for (row, stack), ranks in rows.items()),
+        cause=f"the ranks differ in: {', '.join(_differing(list(facts_of.values())))}",
         remedy="let every rank of the group enter the same operation with matching arguments",
         at_other_level=_backend_on_mismatch(group.backend),
         time_s=note.time_s,
     )
 
 
+def _differing(rows: list[dict[str, object]]) -> list[str]:
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    return [name for name in names if len({str(row.get(name)) for row in rows}) > 1]
+
+
 def _row(facts: dict[str, object]) -> str:
-    return ", ".join(f"{name}={value}" for name, value in facts.items() if name != "op") and (
-        f"{facts.get('op')}({', '.join(f'{n}={v}' for n, v in facts.items() if n != 'op')})"
-    ) or f"{facts.get('op')}()"
+    rest = ", ".join(f"{name}={value}" for name, value in facts.items() if name != "op")
+    return f"{facts.get('op')}({rest})"
 
 
 def _backend_on_mismatch(backend: str) -> str:
@@ -153,20 +180,29 @@ def _backend_on_mismatch(backend: str) -> str:
 def _stalls(records: Records, facts: RunFacts, explained: list[Finding]) -> list[Finding]:
     """Deadlocks: at the end of the run, or at the moment before a time-out struck that a rank did not survive."""
     if facts.end == "QUIESCENT":
-        time_s, blocked = records.stalls[-1]
-        if _explains(explained, records):
-            return []
-        return deadlocks(records, blocked, time_s)
-    if _explains(explained, records):
+        return [] if _explains(explained) else deadlocks(records, records.final, facts.end_s)
+    if _explains(explained):
         return []
     fatal, harmless = _timeouts(records), notes_of(records, "timeout")
-    before = [stall for stall in records.stalls if fatal and stall[0] <= fatal[0].time_s]
-    if before:
-        return deadlocks(records, before[-1][1], before[-1][0])
+    if fatal:
+        moment = _moment_of(fatal[0], records)
+        if moment is not None:
+            return deadlocks(records, moment[1], moment[0])
     return [_timeout(harmless)] if harmless else []
 
 
-def _explains(explained: list[Finding], records: Records) -> bool:
+def _moment_of(note: Note, records: Records) -> tuple[float, tuple[Blocked, ...]] | None:
+    """The moment at which nothing but time-outs was left, and this rank was already where it then timed out."""
+    found = None
+    for moment in reversed([stall for stall in records.stalls if stall[0] <= note.time_s]):
+        if any(b.rank == note.rank and b.stack[:1] == note.stack[:1] for b in moment[1]):
+            found = moment
+        elif found is not None:
+            break
+    return found
+
+
+def _explains(explained: list[Finding]) -> bool:
     """A crash, an exception or a mismatch has left the others waiting."""
     kinds = (Verdict.CRASH, Verdict.EXCEPTION, Verdict.MISMATCH)
     return any(f.kind in kinds and f.level is Level.TORCH and not f.warning for f in explained)
@@ -205,8 +241,8 @@ def _endless(records: Records, facts: RunFacts) -> list[Finding]:
             )
         ]
     if facts.end == "LIVELOCK":
-        time_s, blocked = records.stalls[-1]
-        sides = grouped("polling", [r.rank for r in records.ranks.values() if r.status == "stuck"], records, blocked)
+        stuck = [record.rank for record in records.ranks.values() if record.status == "stuck"]
+        sides = grouped("polling", stuck, records, records.final)
         return [
             Finding(
                 kind=Verdict.LIVELOCK,
@@ -216,7 +252,7 @@ def _endless(records: Records, facts: RunFacts) -> list[Finding]:
                 sides=tuple(sides),
                 cause="ranks poll or sleep again and again, and nothing changes",
                 remedy="check that somebody still alive makes the polled condition true; give the loop a bound",
-                time_s=time_s,
+                time_s=facts.end_s,
             )
         ]
     return []

@@ -29,6 +29,7 @@ class RunFacts:
     nodes: int
     spinner: tuple[int, Stack] | None
     init_barrier: dict[int, bool]
+    end_s: float
     spin_wall_s: float
     idle_steps_max: int
 
@@ -48,8 +49,8 @@ def listed(ranks: Iterable[int]) -> str:
 
 
 def final_blocked(records: Records) -> tuple[Blocked, ...]:
-    """What waited when the run ended, or () if everything finished."""
-    return records.stalls[-1][1] if records.stalls else ()
+    """What waited when the run ended; () if everything finished."""
+    return records.final
 
 
 def is_consequence(record: RankRecord) -> bool:
@@ -68,7 +69,7 @@ def what_it_does(rank: int, records: Records, blocked: Sequence[Blocked]) -> tup
     if record is None:
         return "never existed: no cohort has this rank", ()
     mine = [b for b in blocked if b.rank == rank]
-    if record.status == "stuck" and mine:
+    if mine:
         return f"waits in {mine[0].text}", mine[0].stack
     if record.status == "stuck":
         return "never entered", ()

@@ -82,7 +82,11 @@ class ThreadCarrier:
 
 
 class GreenletCarrier:
-    """A greenlet below the greenlet that called `Scheduler.run`."""
+    """A greenlet below the greenlet that called `Scheduler.run` (the hub).
+
+    A greenlet inherits the recursion depth of the one that first switches to it, so each is started by the hub: whoever
+    wants to start one switches to the hub and names it.
+    """
 
     def __init__(self, name: str, hub: greenlet.greenlet) -> None:
         self._name = name
@@ -91,19 +95,39 @@ class GreenletCarrier:
         self._thread = _thread.get_ident()
 
     def start(self, body: Callable[[], None]) -> None:
-        self._glet = greenlet.greenlet(lambda *_: body(), parent=self._hub)
+        def run(*_: object) -> object:
+            body()
+            return self._heir
+
+        self._heir: object = None
+        self._glet = greenlet.greenlet(run, parent=self._hub)
 
     def wake(self) -> None:
-        assert self._glet is not None
-        self._glet.switch()
+        if self._glet or greenlet.getcurrent() is not self._hub:
+            self._go(self)
+            return
+        asked: object = self
+        while isinstance(asked, GreenletCarrier):
+            assert asked._glet is not None
+            asked = asked._glet.switch()
+
+    def _go(self, carrier: GreenletCarrier) -> None:
+        assert carrier._glet is not None
+        if carrier._glet:
+            carrier._glet.switch()
+        else:
+            self._hub.switch(carrier)
 
     def park(self) -> None:
         """Nothing: `wake` of another greenlet has already switched away, and switched back."""
 
     def finish(self, successor: Carrier | None) -> None:
+        """The greenlet's last act is to return to its parent: the successor if that runs already, else the hub."""
         assert self._glet is not None
-        heir = successor._glet if isinstance(successor, GreenletCarrier) else None
-        self._glet.parent = heir if heir is not None else self._hub
+        if isinstance(successor, GreenletCarrier) and successor._glet:
+            self._glet.parent = successor._glet
+        else:
+            self._glet.parent, self._heir = self._hub, successor
 
     def frame_owner(self) -> int:
         return self._thread

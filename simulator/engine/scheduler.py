@@ -97,6 +97,7 @@ class Task:
     token: int = 0
     timed_out: bool = False
     polls: int = 0
+    thread_id: int = 0
     queued: bool = False
     abandoned: bool = False
     daemon: bool = True
@@ -294,6 +295,7 @@ class Scheduler:
         self._last = self.current = task
         task.wait = None
         task.polls = 0
+        task.thread_id = task.carrier.frame_owner()
         self.switches += 1
 
     def _hand_on(self, task: Task, *, finished: bool) -> None:
@@ -402,7 +404,7 @@ class Scheduler:
     def here(self) -> Task | None:
         """The current task, if it is the calling thread that runs it."""
         task = self.current
-        return task if task is not None and task.carrier.frame_owner() == _thread.get_ident() else None
+        return task if task is not None and task.thread_id == _thread.get_ident() else None
 
     def drain(self) -> None:
         """Unwind, one after another, the tasks that are still alive. Their `finally` blocks run; waits raise."""

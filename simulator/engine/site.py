@@ -72,20 +72,44 @@ class SiteRecorder:
         self._is_user: dict[CodeType, bool] = {}
         self._frames: dict[tuple[CodeType, int], Frame] = {}
         self._stacks: dict[Stack, Stack] = {}
+        self._recent: tuple[FrameType | None, dict[int, Stack]] = (None, {})
 
     def capture(self, skip: int = 1) -> Stack:
         """The user frames of the caller, innermost first, `depth_max` at most."""
         return self.of_frame(sys._getframe(skip + 1))
 
     def of_frame(self, frame: FrameType | None) -> Stack:
-        """The user frames from `frame` outwards."""
-        out: list[Frame] = []
+        """The user frames from `frame` outwards.
+
+        While a frame is alive its callers stay where they are, so the stacks of the frame asked for last are kept, by
+        line: a loop that creates a thousand groups walks its callers once.
+        """
         is_user = self._is_user
-        while frame is not None and len(out) < self._depth_max:
+        while frame is not None:
             code = frame.f_code
             known = is_user.get(code)
             if known or (known is None and self.is_user(code)):
-                out.append(self._frame(code, frame.f_lineno))
+                break
+            frame = frame.f_back
+        else:
+            return ()
+        if self._recent[0] is not frame:
+            self._recent = (frame, {})
+        line = frame.f_lineno
+        stack = self._recent[1].get(line)
+        if stack is None:
+            stack = self._recent[1][line] = self._walk(frame)
+        return stack
+
+    def forget(self) -> None:
+        """Let go of the frame that was asked for last."""
+        self._recent = (None, {})
+
+    def _walk(self, frame: FrameType | None) -> Stack:
+        out: list[Frame] = []
+        while frame is not None and len(out) < self._depth_max:
+            if self.is_user(frame.f_code):
+                out.append(self._frame(frame.f_code, frame.f_lineno))
             frame = frame.f_back
         stack = tuple(out)
         return self._stacks.setdefault(stack, stack)

@@ -1,4 +1,4 @@
-"""The only place of the simulator that looks at the wall clock: to see a task that never blocks, and to show progress."""
+"""The only place that looks at the wall clock: to see a task that never blocks, and to show progress."""
 
 from __future__ import annotations
 

@@ -19,20 +19,16 @@ from simulator.torch_world.context import RankContext
 from simulator.torch_world.patches import Patches
 from simulator.torch_world.simulation import Simulation
 
-_PARAMETERS = (
-    "ranks", "timeout", "backend", "backend_options", "pg_tag", "use_local_synchronization", "group_desc",
-)  # fmt: skip
-
 
 @dataclass(slots=True)
 class PendingGroup:
-    """A `new_group` call under way on one rank."""
+    """A `new_group` call under way on one rank. `ranks` is known once torch has sorted and checked them."""
 
-    ranks: tuple[int, ...] | None
     desc: str
     backend: str
     local_sync: bool
     options: Any
+    ranks: tuple[int, ...] | None = None
     name: str = "0"
     slot: GroupSlot | None = None
 
@@ -47,24 +43,31 @@ def install_group_calls(patches: Patches, sim: Simulation) -> None:
 def _watch_calls(patches: Patches, sim: Simulation) -> None:
     real = c10d._new_group_with_tag
 
-    def _new_group_with_tag(*args: Any, **kwargs: Any) -> Any:
+    def _new_group_with_tag(
+        ranks: Any = None,
+        timeout: Any = None,
+        backend: Any = None,
+        backend_options: Any = None,
+        pg_tag: Any = None,
+        use_local_synchronization: bool = False,
+        group_desc: Any = None,
+        **more: Any,
+    ) -> Any:
         context = sim.here()
         if context is None:
-            return real(*args, **kwargs)
-        given = {**dict(zip(_PARAMETERS, args, strict=False)), **kwargs}
-        ranks = given.get("ranks")
+            return real(
+                ranks, timeout, backend, backend_options, pg_tag, use_local_synchronization, group_desc, **more
+            )  # fmt: skip
         pending = context.pending = PendingGroup(
-            None if ranks is None else tuple(ranks),
-            given.get("group_desc") or "",
-            given.get("backend") or "",
-            bool(given.get("use_local_synchronization")),
-            given.get("backend_options"),
+            group_desc or "", str(backend or ""), use_local_synchronization, backend_options
         )
         try:
-            result = real(*args, **kwargs)
+            result = real(
+                ranks, timeout, backend, backend_options, pg_tag, use_local_synchronization, group_desc, **more
+            )  # fmt: skip
         finally:
             context.pending = None
-        if pending.slot is not None and context.joins:
+        if context.joins and pending.slot is not None:
             pending.slot.returned[context.rank] = _outcome(result)
         return result
 
@@ -107,11 +110,9 @@ def _record(sim: Simulation, context: RankContext, pending: PendingGroup, stack:
         extension = bool(getattr(getattr(pending.options, "_settings", None), "is_extension", False))
         world.slots.append(GroupSlot(index, ranks, pending.desc, pending.backend, extension))
     slot = pending.slot = world.slots[index]
-    if slot.ranks == ranks:
-        ranks = slot.ranks
-    else:
-        slot.differing = True
-    slot.calls[rank] = (ranks, stack)
+    slot.calls[rank] = stack
+    if slot.ranks != ranks:
+        slot.others[rank] = ranks
     sim.trace.add(sim.scheduler.env.now, rank, "new_group", pending.desc, ranks, "world")
 
 
@@ -129,8 +130,7 @@ def _check_cohort(sim: Simulation, context: RankContext, pending: PendingGroup, 
 
 
 def _world_of(sim: Simulation, context: RankContext) -> WorldRecord:
-    default = context.world.default_pg
-    assert default is not None
+    default: Any = context.world.default_pg
     size = default.size()
     if context.world_record is not None and context.world_record[0] == (id(default), size):
         found: WorldRecord = context.world_record[1]

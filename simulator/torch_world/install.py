@@ -45,13 +45,19 @@ def installed(sim: Simulation, servers: Servers) -> Iterator[None]:
         install_shared_memory(patches, sim)
         _install_mooncake(patches, sim)
         install_threads(patches, sim)
-        _c._set_thread_isolation_mode(True)
+        _isolate_threads(True)
         yield
     finally:
-        _c._set_thread_isolation_mode(False)
+        _isolate_threads(False)
         patches.undo()
         c10d._world = outer_world
         restore_plugins()
+
+
+def _isolate_threads(on: bool) -> None:
+    """Whether torch's C++ registry of groups is kept per thread."""
+    switch: Callable[[bool], None] = vars(_c)["_set_thread_isolation_mode"]
+    switch(on)
 
 
 def _install_stores(patches: Patches, sim: Simulation, servers: Servers) -> None:

@@ -1,7 +1,7 @@
 """Where the members of a new group find each other: under the group's prefix in the store.
 
-gloo connects all members while it makes the group, and so waits for each of them; nccl makes a handle and connects at the
-first collective. The identity of a group is the prefix (default group, torch's name for the group, device): torch's
+gloo connects all members while it makes the group, and so waits for each of them; nccl makes a handle and connects at
+the first collective. The identity of a group is the prefix (default group, torch's name for the group, device): torch's
 counters and hashes decide it, so a skewed counter keeps members apart here as it does in reality. Two lists under one
 prefix are crossed wires: real gloo then connects strangers; here they are kept apart and reported.
 """
@@ -85,7 +85,8 @@ def _open(sim: Simulation, view: GroupView, key: str) -> Room:
 
 
 def _note_crossing(sim: Simulation, rooms: Rooms, mine: Room) -> None:
-    others = [room for (ranks, _), room in rooms.items() if ranks != mine.gathering.group.ranks and room.gathering.arrived]
+    own = mine.gathering.group.ranks
+    others = [room for (ranks, _), room in rooms.items() if ranks != own and room.gathering.arrived]
     if not others:
         return
     other = others[0].gathering

@@ -23,7 +23,7 @@ from simulator.barrier_model import CohortBarrier
 from simulator.barrier_model import Membership as MembershipModel
 from simulator.collectives import Entry
 from simulator.communicator import Communicator, Slot
-from simulator.engine.errors import RankEnded
+from simulator.engine.errors import RankEnded, SimulatorFault
 from simulator.engine.scheduler import Wait
 from simulator.engine.site import Stack
 from simulator.fake_pg import MODELS, FinishedWork, SimProcessGroup, SimWork
@@ -38,6 +38,7 @@ from simulator.torch_world.mooncake_pg import (
     SyncAfterFailureStatus,
 )
 from simulator.torch_world.simulation import Simulation
+from simulator.torch_world.store import StoreBase
 
 CREATION_TIMEOUT_S = 300.0
 ADMISSION_TIMEOUT_S = 20.0
@@ -146,8 +147,8 @@ class View:
         if self._group.elastic is None:
             what = "joinGroup" if call == "Join" else call[0].lower() + call[1:]
             raise RuntimeError(
-                f"mooncakePgComm{call} failed: operation not supported: {what} is unavailable because this communicator "
-                "is invalid"
+                f"mooncakePgComm{call} failed: operation not supported: {what} is unavailable because this "
+                "communicator is invalid"
             )
         return self._group.elastic
 
@@ -235,6 +236,14 @@ class View:
         return [g for context in contexts for g in context.groups if isinstance(g, MooncakeGroup)]
 
 
+def _simulated(request: CreationRequest) -> StoreBase:
+    """The store under which torch makes the group; in a rank it is always one of the simulation's."""
+    store = request.store
+    if not isinstance(store, StoreBase):
+        raise SimulatorFault(f"a group of a simulated rank stands on a real store: {store!r}")
+    return store
+
+
 class MooncakeHost:
     """What the stand-in module `mooncake.pg` asks of the simulator (protocol `mooncake_pg.Host`)."""
 
@@ -255,9 +264,8 @@ class MooncakeHost:
 
     def _create(self, request: CreationRequest, settings: Settings, view: GroupView) -> MooncakeGroup:
         variant = (view.backend, settings.max_group_size)
-        room = meet(
-            self._sim, request.store, view, wait_s=CREATION_TIMEOUT_S, variant=variant, crosses=False
-        )  # fmt: skip
+        store = _simulated(request)
+        room = meet(self._sim, store, view, wait_s=CREATION_TIMEOUT_S, variant=variant, crosses=False)
         elastic = self._elastic.get(id(room.comm))
         if elastic is None:
             active = dict.fromkeys(range(len(view.ranks)))
@@ -283,7 +291,8 @@ class MooncakeHost:
 
     def _target(self, request: CreationRequest, settings: Settings, view: GroupView) -> Room | None:
         """A complete group under the same name whose ranks are the first of `view`'s, with the same capacity."""
-        rooms: Rooms = request.store.table.meetings.get(path_of(request.store), {})
+        store = _simulated(request)
+        rooms: Rooms = store.table.meetings.get(path_of(store), {})
         for (ranks, variant), room in rooms.items():
             fits = view.ranks[: len(ranks)] == ranks and variant == (view.backend, settings.max_group_size)
             if fits and room.barrier.complete and id(room.comm) in self._elastic:
@@ -296,7 +305,7 @@ class MooncakeHost:
             f"group '{view.label}' {list(view.ranks)} ({view.backend}) found nothing to attach to and runs alone",
             group=view,
         )
-        comm = Communicator(self._sim, view, f"{path_of(request.store)} alone")
+        comm = Communicator(self._sim, view, f"{path_of(_simulated(request))} alone")
         room = Room(Gathering("create", view, None), CohortBarrier(self._sim.scheduler.env, view.ranks), comm)
         return MooncakeGroup(self._sim, room, request, settings, None, view.ranks)
 

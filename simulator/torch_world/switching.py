@@ -25,7 +25,8 @@ DEFAULT_TORCH_SEED = 67280421310721
 class Switching:
     """Called by the scheduler with the task that had the baton and the task that gets it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, shared_thread: bool = False) -> None:
+        self._shared_thread = shared_thread
         self._generator = torch.default_generator
         self._fresh_state = torch.Generator().manual_seed(DEFAULT_TORCH_SEED).get_state()
         self._outside = self._read(self._outer_context())
@@ -50,10 +51,22 @@ class Switching:
             if before is not None:
                 self._save(before)
             self._load(after)
-        if new is not None and after is not None:
+        if self._shared_thread:
+            self._share_thread(before, after)
+        elif new is not None and after is not None:
             known = after.registered_on.setdefault(new.number, {})
             if len(known) != len(after.registered):
                 _follow_registry(known, after)
+
+    def _share_thread(self, before: RankContext | None, after: RankContext | None) -> None:
+        """Greenlets share one thread, and so its registry of groups and its grad mode: exchange them too."""
+        if before is after:
+            return
+        (self._outside if before is None else before.saved)["grad"] = torch.is_grad_enabled()
+        torch.set_grad_enabled((self._outside if after is None else after.saved).get("grad", True))
+        _c._unregister_all_process_groups()
+        for name, group in () if after is None else after.registered.items():
+            _c._register_process_group(name, group)
 
     def _save(self, context: RankContext) -> None:
         cwd = context.saved.get("cwd")

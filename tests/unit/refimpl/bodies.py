@@ -1,7 +1,8 @@
 """What one rank does and checks, for any way of running ranks: real processes over gloo, or a simulation of them.
 
 A body takes `(rank, world_size, init_method)`, uses torch.distributed and refimpl only, asserts inside, and leaves
-nothing behind.  `BODIES` lists those that hold for each world size and on each backend.
+nothing behind.  `BODIES` lists those that hold for each world size and on each backend; `PROBES` those that ask whether
+ranks share a node, which a deployment on one Mooncake node may not survive.
 """
 
 from __future__ import annotations
@@ -120,7 +121,8 @@ def _check_reductions(group: GroupCoordinator) -> None:
     whole = torch.arange(6.0 * size).reshape(3, 2 * size) * (rank + 1)
     part = group.reduce_scatter(whole, dim=-1)
     summed = torch.arange(6.0 * size).reshape(3, 2 * size) * (size * (size + 1) / 2)
-    assert part.is_contiguous() and torch.equal(part, summed[:, 2 * rank : 2 * rank + 2])
+    assert part.is_contiguous()
+    assert torch.equal(part, summed[:, 2 * rank : 2 * rank + 2])
     if size > 1:
         with refused(ValueError, f"x has {size + 1} elements along dim 0; give a multiple of {size}"):
             group.reduce_scatter(torch.zeros(size + 1))
@@ -131,7 +133,8 @@ def _check_gathers(group: GroupCoordinator) -> None:
     parts = [torch.arange(6).reshape(2, 3) + 10 * r for r in range(size)]
     for dim in (0, 1, -1, -2):
         gathered = group.all_gather(parts[rank], dim)
-        assert gathered.is_contiguous() and torch.equal(gathered, torch.cat(parts, dim))
+        assert gathered.is_contiguous()
+        assert torch.equal(gathered, torch.cat(parts, dim))
     assert torch.equal(group.all_gather(parts[rank].t(), 0), torch.cat([part.t() for part in parts], 0))
     with refused(ValueError, "dim is 2 but x has 2 dimensions"):
         group.all_gather(parts[rank], 2)
@@ -172,7 +175,8 @@ def _check_dict(found: dict[str, Any], rank: int) -> None:
     assert list(found) == list(expected)
     for key, value in expected.items():
         if isinstance(value, torch.Tensor):
-            assert found[key].dtype == value.dtype and torch.equal(found[key], value)
+            assert found[key].dtype == value.dtype
+            assert torch.equal(found[key], value)
         else:
             assert found[key] == value
 
@@ -209,7 +213,7 @@ def same_node_is_found(
 
 
 def gatherer_falls_back_to_the_group(rank: int, world_size: int, init_method: str, **options: Any) -> None:
-    """Without a kernel the group gathers, whatever the probe says; one rank alone never asks for the settings."""
+    """On one node nothing is probed, and without a kernel the group gathers; one rank alone reads no settings."""
 
     def unpublished() -> int:
         raise RuntimeError("the settings are not published")
@@ -217,14 +221,24 @@ def gatherer_falls_back_to_the_group(rank: int, world_size: int, init_method: st
     with running(rank, init_method, ParallelLayout(tp=world_size), **options):
         part = torch.full((3, 2), float(rank))
         whole = torch.arange(float(world_size)).repeat_interleave(2).repeat(3, 1)
-        for nodes, guard in ((1, True), (2, True), (1, False)):
-            gather = MultimemAllGatherer(get_tp_group(), max_tokens=8, nnodes=lambda n=nodes: n, guard=guard)
-            assert torch.equal(gather(part), whole)
+        gather = MultimemAllGatherer(get_tp_group(), max_tokens=8, nnodes=lambda: 1)
+        assert gather.multimem_enabled
+        assert torch.equal(gather(part), whole)
         alone = MultimemAllGatherer(get_group("self_pp"), max_tokens=8, nnodes=unpublished)
-        assert alone.multimem_enabled and torch.equal(alone(part), part)
+        assert alone.multimem_enabled
+        assert torch.equal(alone(part), part)
         if world_size > 1:
             with refused(RuntimeError, "not published"):
                 MultimemAllGatherer(get_tp_group(), max_tokens=8, nnodes=unpublished)
+
+
+def gatherer_probes_and_falls_back(rank: int, world_size: int, init_method: str, **options: Any) -> None:
+    """Told of two nodes, or without its guard, the gatherer probes; all ranks are on one node, so multimem stays on."""
+    with running(rank, init_method, ParallelLayout(tp=world_size), **options):
+        for nodes, guard in ((2, True), (1, False)):
+            gather = MultimemAllGatherer(get_tp_group(), max_tokens=8, nnodes=lambda n=nodes: n, guard=guard)
+            assert gather.multimem_enabled
+            assert gather(torch.full((3, 2), float(rank))).shape == (3, 2 * world_size)
 
 
 def state_belongs_to_the_rank(rank: int, world_size: int, init_method: str, **options: Any) -> None:
@@ -241,10 +255,12 @@ def state_belongs_to_the_rank(rank: int, world_size: int, init_method: str, **op
             initialize_model_parallel(layout, {})
         get_world_group().barrier()
         destroy_model_parallel()
-        assert not model_parallel_is_initialized() and get_world_group() is state.world
+        assert not model_parallel_is_initialized()
+        assert get_world_group() is state.world
         with refused(RuntimeError, "it has none; call initialize_model_parallel first"):
             get_tp_group()
-    assert not dist.is_initialized() and not model_parallel_is_initialized()
+    assert not dist.is_initialized()
+    assert not model_parallel_is_initialized()
     destroy_distributed_environment()
 
 
@@ -281,7 +297,7 @@ BODIES: tuple[Callable[..., None], ...] = (
     neighbours_are_right,
     tensor_collectives_are_right,
     objects_and_dictionaries_arrive,
-    same_node_is_found,
     gatherer_falls_back_to_the_group,
     state_belongs_to_the_rank,
 )
+PROBES: tuple[Callable[..., None], ...] = (same_node_is_found, gatherer_probes_and_falls_back)

@@ -11,10 +11,6 @@ from typing import Any
 import pytest
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "gloo: runs real processes that talk over gloo on the loopback interface")
-
-
 @pytest.fixture(scope="session")
 def gloo_ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[int], Any]]:
     """From a world size to a pool of that many real processes, started on first use and kept for the session."""

@@ -116,7 +116,9 @@ def test_a_launch_must_fill_the_world(torch_calls: Calls) -> None:
     args = BootstrapArgs(layout=ParallelLayout(tp=4), cohort_rank=0)
     plan = args.plan()
     parallel_state.init_distributed_environment(rank=0, world_size=8, plan=plan)
-    with pytest.raises(RuntimeError, match="tp=4 x pp=1 is 4 ranks but the world has 8; give widths whose product"):
+    with pytest.raises(
+        RuntimeError, match="tp=4 x pp=1 x replicas=1 is 4 ranks but the world has 8; give widths whose product"
+    ):
         parallel_state.initialize_model_parallel(args.layout, plan)
 
 
@@ -137,11 +139,11 @@ def test_world_is_created_once(torch_calls: Calls) -> None:
             {"role": "scale-joiner"},
             "role scale-joiner has rank_offset=0; give the number of ranks already deployed, at least 1",
         ),
-        ({"cohort_rank": 4}, "cohort_rank is 4; give 0 to 3, the ranks of tp=4 x pp=1"),
+        ({"cohort_rank": 4}, "cohort_rank is 4; give 0 to 3, the ranks of tp=4 x pp=1 x replicas=1"),
         ({"role": "spare"}, "'spare' is not a valid Role"),
     ],
 )
 def test_arguments_that_contradict_each_other_are_refused(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=".") as caught:
+    with pytest.raises(ValueError, match=r".") as caught:
         replace(LAUNCH, **changes)
     assert str(caught.value) == message

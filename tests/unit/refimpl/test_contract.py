@@ -137,7 +137,7 @@ def test_world_alone_grows_for_a_scale_joiner(rank_offset: int, growth: int) -> 
 @pytest.mark.parametrize("rules", ContractRules)
 def test_offset_and_role_must_agree(role: Role, rank_offset: int, message: str, rules: ContractRules) -> None:
     """An offset on another role would quietly turn creation by all into creation by members."""
-    with pytest.raises(ValueError, match=".") as caught:
+    with pytest.raises(ValueError, match=r".") as caught:
         group_contract(role, rank_offset, rules=rules)
     assert str(caught.value) == message
 
@@ -156,7 +156,7 @@ def test_capacity_must_hold_the_cohort() -> None:
     ],
 )
 def test_options_that_no_group_can_have_are_refused(options: dict[str, float], message: str) -> None:
-    with pytest.raises(ValueError, match=".") as caught:
+    with pytest.raises(ValueError, match=r".") as caught:
         GroupOptions(**options)
     assert str(caught.value) == message
 

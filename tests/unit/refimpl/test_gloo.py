@@ -15,7 +15,7 @@ Ranks = Callable[[int], RankPool]
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 4])
-@pytest.mark.parametrize("body", bodies.BODIES, ids=lambda body: body.__name__)
+@pytest.mark.parametrize("body", [*bodies.BODIES, *bodies.PROBES], ids=lambda body: body.__name__)
 def test_body_holds_on_real_gloo(body: Body, world_size: int, gloo_ranks: Ranks) -> None:
     gloo_ranks(world_size).run(body)
 

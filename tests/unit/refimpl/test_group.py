@@ -24,6 +24,23 @@ def test_each_list_gets_a_device_group_then_a_cpu_group_on_all_ranks(torch_calls
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("backend", "device_and_cpu"),
+    [
+        ("gloo", ["gloo", "gloo"]),
+        ("nccl", ["nccl", "gloo"]),
+        ("fake", ["fake", "fake"]),
+        ("mooncake", ["mooncake", "mooncake-cpu"]),
+        ("mooncake-cpu", ["mooncake-cpu", "mooncake-cpu"]),
+    ],
+)
+def test_each_backend_has_one_for_the_cpu_group(
+    backend: str, device_and_cpu: list[str], torch_calls: Calls, mooncake: type[MooncakeOptions]
+) -> None:
+    GroupCoordinator("tp", [(0, 1)], GroupOptions(backend=backend))
+    assert [call["backend"] for call in torch_calls.new_group] == device_and_cpu
+
+
 def test_lists_of_one_rank_can_be_skipped(torch_calls: Calls) -> None:
     """All ranks skip the same lists, so the order of the others is not disturbed."""
     torch_calls.rank = 1
@@ -70,7 +87,7 @@ def test_a_group_larger_than_its_capacity_is_refused(torch_calls: Calls) -> None
 def test_a_rank_in_no_list_is_told_about_the_offset(torch_calls: Calls) -> None:
     """Lists of a joiner that were not shifted name the ranks of the first cohort."""
     torch_calls.rank = 4
-    with pytest.raises(ValueError, match=".") as caught:
+    with pytest.raises(ValueError, match=r".") as caught:
         GroupCoordinator("dcp", [(0, 1)], GroupOptions())
     assert str(caught.value) == (
         "group 'dcp' covers ranks 0 to 1 but this is rank 4; "

@@ -25,7 +25,7 @@ IN_COMMON: dict[str, Callable[[ParallelLayout, int], object]] = {
     "moe_dp": lambda x, r: (r // x.tp, r % (x.moe_tp * x.moe_ep)),
     "moe_ep": lambda x, r: (r // (x.moe_tp * x.moe_ep), r % x.moe_tp),
     "moe_tp": lambda x, r: r // x.moe_tp,
-    "pp": lambda x, r: r % x.tp,
+    "pp": lambda x, r: (r // (x.tp * x.pp), r % x.tp),
     "self_pp": lambda x, r: r,
 }
 
@@ -35,13 +35,13 @@ def divisors(n: int) -> list[int]:
 
 
 def small_layouts() -> Iterator[ParallelLayout]:
-    """Each pair of an attention split and an expert split of up to 8 ranks, with one or two stages."""
-    for tp, pp in itertools.product((1, 2, 3, 4, 6, 8), (1, 2)):
+    """Each pair of an attention split and an expert split of up to 8 ranks, in some numbers of stages and replicas."""
+    for tp, (pp, replicas) in itertools.product((1, 2, 3, 4, 6, 8), ((1, 1), (2, 1), (3, 2))):
         splits = [(a, b) for a in divisors(tp) for b in divisors(tp // a)]
         for (attn_dp, attn_cp), (moe_ep, moe_dp) in itertools.product(splits, splits):
             attn_tp = tp // (attn_dp * attn_cp)
             yield ParallelLayout(
-                tp=tp, pp=pp, attn_dp=attn_dp, attn_cp=attn_cp, moe_ep=moe_ep, moe_dp=moe_dp,
+                tp=tp, pp=pp, replicas=replicas, attn_dp=attn_dp, attn_cp=attn_cp, moe_ep=moe_ep, moe_dp=moe_dp,
                 dcp=divisors(tp)[-1 if moe_ep > 1 else len(divisors(tp)) // 2],
                 shared_experts_tp=divisors(attn_tp)[len(divisors(attn_tp)) // 2],
                 pdmux=moe_dp > 1, self_pp=attn_dp == 1,
@@ -57,7 +57,8 @@ def layouts(draw: st.DrawFn) -> ParallelLayout:
     attn_dp, moe_ep = divisor(tp), divisor(tp)
     attn_cp, moe_dp = divisor(tp // attn_dp), divisor(tp // moe_ep)
     return ParallelLayout(
-        tp=tp, pp=draw(st.integers(1, 5)), attn_dp=attn_dp, attn_cp=attn_cp, moe_ep=moe_ep, moe_dp=moe_dp,
+        tp=tp, pp=draw(st.integers(1, 5)), replicas=draw(st.integers(1, 3)),
+        attn_dp=attn_dp, attn_cp=attn_cp, moe_ep=moe_ep, moe_dp=moe_dp,
         dcp=divisor(tp), shared_experts_tp=divisor(tp // attn_dp // attn_cp),
         pdmux=draw(st.booleans()), self_pp=draw(st.booleans()),
     )  # fmt: skip
@@ -108,7 +109,7 @@ def test_random_layouts_split_the_ranks_as_their_digits_say(layout: ParallelLayo
     check_layout(layout, rank_offset)
     assert layout.attn_tp * layout.attn_cp * layout.attn_dp == layout.tp
     assert layout.moe_tp * layout.moe_ep * layout.moe_dp == layout.tp
-    assert layout.world_size == layout.tp * layout.pp
+    assert layout.world_size == layout.tp * layout.pp * layout.replicas
 
 
 def test_attention_and_expert_groups_of_eight_ranks() -> None:
@@ -119,6 +120,13 @@ def test_attention_and_expert_groups_of_eight_ranks() -> None:
     assert layout.rank_lists("moe_ep") == ((0, 1, 2, 3), (4, 5, 6, 7))
     assert layout.rank_lists("moe_dp") == ((0, 4), (1, 5), (2, 6), (3, 7))
     assert layout.created() == ("tp", "attn_cp", "attn_tp", "moe_dp", "moe_ep", "moe_tp", "pp", "self_pp")
+
+
+def test_no_sub_group_runs_through_replicas() -> None:
+    """Two copies of the same model share a world and nothing else."""
+    layout = ParallelLayout(tp=2, pp=2, replicas=2)
+    assert layout.rank_lists("tp") == ((0, 1), (2, 3), (4, 5), (6, 7))
+    assert layout.rank_lists("pp") == ((0, 2), (1, 3), (4, 6), (5, 7))
 
 
 @pytest.mark.parametrize(
@@ -167,7 +175,7 @@ def test_a_group_that_would_equal_another_is_served_by_it(
     ],
 )
 def test_widths_that_do_not_fit_are_refused_in_one_line(widths: dict[str, int], message: str) -> None:
-    with pytest.raises(ValueError, match=".") as caught:
+    with pytest.raises(ValueError, match=r".") as caught:
         ParallelLayout(**widths)
     assert str(caught.value) == message
 

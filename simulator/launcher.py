@@ -1,0 +1,128 @@
+"""Runs an unmodified script, or a module, as `__main__` of every rank.
+
+Each rank gets a `__main__` of its own, so that what the script defines can be pickled and sent to other ranks; the
+script is compiled once. Modules that the script imports are shared by the ranks: each is imported by the first rank
+that asks for it.
+"""
+
+from __future__ import annotations
+
+import builtins
+import importlib.util
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from types import CodeType, ModuleType
+from typing import Any, NamedTuple
+
+from simulator.cluster import Cluster, Outcome
+from simulator.engine.errors import UsageError
+from simulator.torchrun import Job
+
+
+def run_job(job: Job, *, replay: str = "", **options: Any) -> Outcome:
+    """Simulate all ranks of a job. Options: see `ClusterOptions`.
+
+    Raises:
+        UsageError: there is no such script or module.
+    """
+    cluster = Cluster(nodes=job.nodes, gpus_per_node=job.ranks_per_node, **options)
+    cluster.replay = replay
+    load = _module_loader(job.target) if job.as_module else _script_loader(job.target)
+    cluster.launch(_rank_function(load, job), ranks=job.ranks, env=job.env)
+    with _first_on_path(os.getcwd() if job.as_module else os.path.dirname(os.path.realpath(job.target))):
+        if job.as_module:
+            _check_module(job.target)
+        return cluster.run()
+
+
+class Program(NamedTuple):
+    """Something to run as `__main__`."""
+
+    code: CodeType
+    file: str
+    argv0: str
+    spec: ModuleSpec | None
+    loader: Any
+
+    def run(self, args: tuple[str, ...]) -> None:
+        """As `python` does: a new `__main__`, sys.argv, and off it goes."""
+        main = ModuleType("__main__")
+        vars(main).update(
+            __builtins__=builtins,
+            __file__=self.file,
+            __loader__=self.loader,
+            __package__=None if self.spec is None else self.spec.parent,
+            __spec__=self.spec,
+            __cached__=None if self.spec is None else self.spec.cached,
+        )
+        sys.argv = [self.argv0, *args]
+        sys.modules["__main__"] = main
+        exec(self.code, vars(main))
+
+
+def _rank_function(load: Callable[[], Program], job: Job) -> Callable[[int], None]:
+    loaded = cache(load)
+
+    def main(rank: int) -> None:
+        loaded().run(job.args)
+
+    return main
+
+
+def _script_loader(path: str) -> Callable[[], Program]:
+    """Checks the path now; the script is compiled in a rank, whose exception a syntax error is."""
+    if not os.path.exists(path):
+        raise UsageError(f"{path}: there is no such file; give the path of a Python script")
+    if not os.path.isfile(path):
+        raise UsageError(f"{path}: not a file; give the path of a Python script, or a module with -m")
+    try:
+        with open(path, "rb") as file:
+            source = file.read()
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read ({error.strerror}); give a Python script that can") from None
+    full = os.path.abspath(path)
+
+    def load() -> Program:
+        code = compile(source, full, "exec", dont_inherit=True)
+        return Program(code, full, path, None, SourceFileLoader("__main__", full))
+
+    return load
+
+
+def _check_module(name: str) -> None:
+    """Looks for the top-level package only: finding a submodule runs its parents, which is for the ranks to do."""
+    top = name.partition(".")[0]
+    try:
+        found = top != "" and importlib.util.find_spec(top) is not None
+    except (ImportError, ValueError):
+        found = False
+    if not found:
+        raise UsageError(f"-m {name}: there is no module {top!r} in {os.getcwd()} or on the Python path")
+
+
+def _module_loader(name: str) -> Callable[[], Program]:
+    def load() -> Program:
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.submodule_search_locations is not None:
+            spec = importlib.util.find_spec(f"{name}.__main__")
+        code = None if spec is None else spec.loader.get_code(spec.name)  # type: ignore[union-attr]
+        if spec is None or code is None:
+            raise ImportError(f"No module named {name} that can be run")
+        file = spec.origin or code.co_filename
+        return Program(code, file, file, spec, spec.loader)
+
+    return load
+
+
+@contextmanager
+def _first_on_path(folder: str) -> Iterator[None]:
+    kept = list(sys.path)
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        sys.path[:] = kept
