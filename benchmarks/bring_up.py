@@ -41,9 +41,7 @@ def layout_of(ranks: int) -> ParallelLayout:
 
 def start(rank: int, layout: ParallelLayout, solo: bool, backend: str = "gloo", init_method: str = "env://") -> int:
     """One rank's bring-up. Returns the number of groups that torch knows on this rank."""
-    args = BootstrapArgs(
-        layout=layout, cohort_rank=rank, backend=backend, solo_groups=solo, init_method=init_method
-    )
+    args = BootstrapArgs(layout=layout, cohort_rank=rank, backend=backend, solo_groups=solo, init_method=init_method)
     bring_up(args)
     return dist.get_pg_count()
 
@@ -178,7 +176,13 @@ def report(ranks: list[int], solo: bool, path: str | None) -> None:
     print(f"EP4 -> EP6 deadlock verdict: {min(verdicts):.3f} s to {max(verdicts):.3f} s (5 runs, torch imported)")
     real = real_gloo_s()
     print(f"{REAL_RANKS} real gloo processes, the same bring-up with one-rank groups: {real:.3f} s")
-    figures = {"torch": torch.__version__, "solo_groups": solo, "bring_up": rows, "verdict_s": verdicts, "real_gloo_s": real}
+    figures = {
+        "torch": torch.__version__,
+        "solo_groups": solo,
+        "bring_up": rows,
+        "verdict_s": verdicts,
+        "real_gloo_s": real,
+    }
     document = json.dumps(figures, indent=2)
     if path:
         Path(path).write_text(document + "\n")

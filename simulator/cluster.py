@@ -399,6 +399,7 @@ class _Run:
             parent_pid=FIRST_PID - 1 - node.number,
             seed=self._options.seed * RANKS_MAX + rank,
             joins=cohort.kind != "launch",
+            cohort_ranks=_cohort_ranks(cohort),
             outsiders=range(min(cohort.ranks)) if cohort.kind == "scale" else None,
         )
         task = self._scheduler.spawn(f"r{rank}", context, lambda: self._body(cohort, context), at_s=cohort.at_s)
@@ -468,6 +469,11 @@ class _Run:
                     t.wait.deadline_is_explicit)
             for t in self._scheduler.tasks if t.alive and t.wait is not None
         )  # fmt: skip
+
+
+def _cohort_ranks(cohort: Cohort) -> range:
+    """Launches and scale-ups have consecutive ranks; who recovers belongs to those it recovers with."""
+    return range(cohort.world_size) if cohort.kind == "recover" else range(min(cohort.ranks), max(cohort.ranks) + 1)
 
 
 def _note_exit(record: RankRecord, error: SystemExit) -> None:

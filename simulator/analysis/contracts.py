@@ -20,6 +20,11 @@ class Difference:
     sides: tuple[Side, ...]
 
     @property
+    def lists(self) -> set[tuple[int, ...]]:
+        """All lists that were given."""
+        return {self.slot.ranks, *self.slot.others.values()}
+
+    @property
     def sentence(self) -> str:
         parts = [f"{side.doing} on {listed(side.ranks)}" + _at(side.stack) for side in self.sides]
         return f"new_group call {self.slot.index + 1} of the default group is " + ", and ".join(parts)
@@ -156,8 +161,8 @@ def _what_torch_does(slot: GroupSlot, world: WorldRecord, records: Records, fact
     then = f"the call returns on {listed(callers)}"
     if alone:
         then += (
-            "; there is no such group to attach to, so Mooncake runs it alone, without an error: every collective on it "
-            "gives each rank its own data back"
+            "; there is no such group to attach to, so Mooncake runs it alone, without an error: every collective on "
+            "it gives each rank its own data back"
         )
     elif slot.returned:
         then += f" ({_some(sorted(set(slot.returned.values())))})"
@@ -186,7 +191,7 @@ def crossed_groups(records: Records) -> list[Finding]:
             Side("gave", (note.facts["other_rank"],), str(list(other.ranks)), note.facts["other_stack"]),
             Side("gave", (note.rank,), str(list(mine.ranks)), note.stack),
         )
-        if difference is not None and {mine.ranks, other.ranks} <= {difference.slot.ranks, *difference.slot.others.values()}:
+        if difference is not None and {mine.ranks, other.ranks} <= difference.lists:
             sides = difference.sides
         findings[key] = _crossing(mine.name, mine.label, mine.ranks, sides)
     return list(findings.values())
@@ -236,38 +241,45 @@ def differing_calls(records: Records) -> list[Finding]:
 
 def wrong_ranks(records: Records, facts: RunFacts) -> list[Finding]:
     """Joiners whose groups reach outside their cohort, and groups that silently run alone."""
-    return [*_outside(records, facts), *_alone(records)]
+    return [*_outside(records, facts), *_alone(records), *_wrong_options(records)]
 
 
 def _outside(records: Records, facts: RunFacts) -> list[Finding]:
     by_cohort: dict[str, list[Note]] = {}
     for note in notes_of(records, "outside_cohort"):
         by_cohort.setdefault(note.facts["cohort"], []).append(note)
-    findings = []
-    for cohort, notes in by_cohort.items():
-        first, mine = notes[0], facts.cohorts[cohort][1]
-        same = [n for n in notes if n.facts["ranks"] == first.facts["ranks"] and n.facts["desc"] == first.facts["desc"]]
-        groups = sorted({n.facts["desc"] for n in notes})
-        sides = by_stack("waiting", f"new_group({list(first.facts['ranks'])})", {n.rank: n.stack for n in same})
-        findings.append(
-            Finding(
-                kind=Verdict.WRONG_RANKS,
-                level=Level.CONTRACT,
-                certainty=Certainty.CAUSE,
-                title=f"joiners {list(mine)} create group '{first.facts['desc']}' {list(first.facts['ranks'])}, which "
-                f"reaches outside their cohort (groups: {_some(groups)})",
-                group=first.facts["desc"],
-                group_ranks=first.facts["ranks"],
-                sides=tuple(sides),
-                cause=f"the list is not shifted by rank_offset={min(mine)}: it names "
-                f"{listed(first.facts['outside'])}, launched before, which "
-                f"{'does' if len(first.facts['outside']) == 1 else 'do'} not create it",
-                remedy="pass rank_offset on to this sub-group, so that its lists are those of the launch plus the offset",
-                at_other_level="a joiner that is in none of its lists gets None or the non-member constant from "
-                "new_group, and a later collective on it runs on WORLD or does nothing",
-            )
+    return [_outside_of(notes, *facts.cohorts[cohort]) for cohort, notes in by_cohort.items()]
+
+
+def _outside_of(notes: Sequence[Note], kind: str, mine: Sequence[int]) -> Finding:
+    desc, ranks, outside = (notes[0].facts[name] for name in ("desc", "ranks", "outside"))
+    same = {n.rank: n.stack for n in notes if (n.facts["desc"], n.facts["ranks"]) == (desc, ranks)}
+    groups = sorted({n.facts["desc"] for n in notes})
+    if kind == "scale":
+        verb = "does" if len(outside) == 1 else "do"
+        cause = (
+            f"the list is not shifted by rank_offset={min(mine)}: it names {listed(outside)}, launched before, which "
         )
-    return findings
+        cause += f"{verb} not create it"
+        remedy = "pass rank_offset on to this sub-group, so that its lists are those of the launch, shifted"
+    else:
+        cause = f"the list names none of the ranks that were launched together ({listed(mine)}): a rank_offset above 0 "
+        cause += "on ranks that do not join"
+        remedy = "use rank_offset=0 for every rank that is launched or recovers; only a scale joiner has an offset"
+    return Finding(
+        kind=Verdict.WRONG_RANKS,
+        level=Level.CONTRACT,
+        certainty=Certainty.CAUSE,
+        title=f"{listed(mine)} create group '{desc}' {list(ranks)}, which reaches outside their cohort"
+        + (f" (groups: {_some(groups)})" if len(groups) > 1 else ""),
+        group=desc,
+        group_ranks=ranks,
+        sides=tuple(by_stack("creating", f"new_group({list(ranks)})", same)),
+        cause=cause,
+        remedy=remedy,
+        at_other_level="a rank that is in none of its lists gets None or the non-member constant from new_group, and a "
+        "later collective on it runs on WORLD or does nothing",
+    )
 
 
 def _alone(records: Records) -> list[Finding]:
@@ -295,6 +307,45 @@ def _alone(records: Records) -> list[Finding]:
             at_other_level="new_group returns without an error and every collective gives the rank its own data back",
         )
     ]
+
+
+_OPTION_FAULTS = {
+    "not_attached": (
+        "it was created with recovered_rank=False (is_extension False): the serving ranks would have to create it again",
+        "pass recovered_rank on to this sub-group of a recovering joiner",
+    ),
+    "reserves": (
+        "only WORLD grows in a scale-up; a joiner's other groups are fixed to its cohort",
+        "pass max_world_size=None to the model-parallel groups of a scale joiner",
+    ),
+}
+
+
+def _wrong_options(records: Records) -> list[Finding]:
+    """Mooncake options that do not go with the joiner's role."""
+    findings = []
+    for kind, (cause, remedy) in _OPTION_FAULTS.items():
+        notes = notes_of(records, kind)
+        if not notes:
+            continue
+        group = notes[0].facts["group"]
+        labels = list(dict.fromkeys(note.facts["group"].label for note in notes))
+        same = {n.rank: n.stack for n in notes if n.facts["group"].label == group.label}
+        findings.append(
+            Finding(
+                kind=Verdict.WRONG_RANKS,
+                level=Level.CONTRACT,
+                certainty=Certainty.CAUSE,
+                title=notes[0].text + (f" (groups: {_some(labels)})" if len(labels) > 1 else ""),
+                group=group.label,
+                group_ranks=group.ranks,
+                sides=tuple(by_stack("gave", f"new_group({list(group.ranks)})", same)),
+                cause=cause,
+                remedy=remedy,
+                at_other_level="the installed torch and Mooncake do not check this",
+            )
+        )
+    return findings
 
 
 def probes(records: Records, facts: RunFacts) -> list[Finding]:

@@ -115,7 +115,10 @@ def _cause(head: Blocked, part: Sequence[Blocked], records: Records) -> tuple[st
     if _store_barrier_name(head):
         difference = first_difference(records)
         told = f"; {difference.sentence}" if difference is not None else _count_skew(records)
-        return f"not all ranks have come to it: the other ranks made no new_group call of that name{told}", Certainty.CAUSE
+        return (
+            f"not all ranks have come to it: the other ranks made no new_group call of that name{told}",
+            Certainty.CAUSE,
+        )
     if keys_of(head):
         return f"no rank sets {', '.join(map(repr, keys_of(head)[:4]))}", Certainty.CAUSE
     return "what it waits for did not happen; the simulator does not know who should have done it", Certainty.UNDECIDED

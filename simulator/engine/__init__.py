@@ -1,8 +1,8 @@
 """The engine: simulated tasks on a simpy clock. It knows nothing of torch.
 
-    errors      what a user did wrong, what the simulator did wrong, and how a rank is ended
-    site        where in user code a call was made
-    trace       what happened, in order, as data
-    carrier     how one task is suspended and another resumed (threads or greenlets)
-    scheduler   which task runs next, at which virtual time, until when
+errors      what a user did wrong, what the simulator did wrong, and how a rank is ended
+site        where in user code a call was made
+trace       what happened, in order, as data
+carrier     how one task is suspended and another resumed (threads or greenlets)
+scheduler   which task runs next, at which virtual time, until when
 """

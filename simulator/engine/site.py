@@ -63,11 +63,7 @@ class SiteRecorder:
         self._depth_max = depth_max
         here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
         self._library = _library_dirs()
-        self._own_files = tuple(
-            os.path.join(here, f)
-            for f in os.listdir(here)
-            if f.endswith(".py")
-        )
+        self._own_files = tuple(os.path.join(here, f) for f in os.listdir(here) if f.endswith(".py"))
         self._stdlib = os.path.join(sysconfig.get_paths()["stdlib"], "")
         self._is_user: dict[CodeType, bool] = {}
         self._frames: dict[tuple[CodeType, int], Frame] = {}

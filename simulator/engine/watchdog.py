@@ -20,9 +20,7 @@ _GRACE_S = 1.0
 class Watchdog:
     """Waits, on the thread that called `Scheduler.run`, for the baton to come back, and watches meanwhile."""
 
-    def __init__(
-        self, scheduler: Scheduler, on_spin: Callable[[], None], on_tick: Callable[[Scheduler], None]
-    ) -> None:
+    def __init__(self, scheduler: Scheduler, on_spin: Callable[[], None], on_tick: Callable[[Scheduler], None]) -> None:
         self._scheduler = scheduler
         self._on_spin = on_spin
         self._on_tick = on_tick

@@ -41,7 +41,7 @@ def elastic_groups(state: Any) -> list[dist.ProcessGroup]:
     return [dist.group.WORLD, state.world.device_group, state.world.cpu_group]
 
 
-def serve(rank: int, plan: CreationPlan | None = None) -> float | str:
+def serve(rank: int, plan: CreationPlan | None) -> float | str:
     """A serving rank: starts, works, and admits the joiners when they have come."""
     from mooncake import pg
 
@@ -65,7 +65,7 @@ def _wait_for_peers(pg: Any, group: dist.ProcessGroup, ranks: list[int]) -> bool
     return True
 
 
-def join(rank: int, rules: RulesName, plan: CreationPlan | None = None) -> float:
+def join(rank: int, rules: RulesName, plan: CreationPlan | None) -> float:
     """A joiner: makes the groups of its cohort, then enters WORLD."""
     from mooncake import pg
 
@@ -89,9 +89,15 @@ def _sum_over_world() -> float:
     return ones.item()
 
 
-def scale_up(rules: RulesName = "repaired", **options: Any) -> Outcome:
-    """Run the scale-up under one edition of the joiners' rules."""
+def scale_up(
+    rules: RulesName = "repaired",
+    *,
+    serve_plan: CreationPlan | None = None,
+    join_plan: CreationPlan | None = None,
+    **options: Any,
+) -> Outcome:
+    """Run the scale-up under one edition of the joiners' rules, or with creation plans as given."""
     cluster = Cluster(nodes=1, **options)
-    cluster.launch(serve, ranks=SERVING)
-    cluster.join(join, ranks=JOINING, rank_offset=SERVING, args=(rules,), at_s=JOIN_AT_S)
+    cluster.launch(serve, ranks=SERVING, args=(serve_plan,))
+    cluster.join(join, ranks=JOINING, rank_offset=SERVING, args=(rules, join_plan), at_s=JOIN_AT_S)
     return cluster.run()

@@ -85,7 +85,8 @@ class RankContext:
         groups: the process groups that the rank has made.
         pending: the `new_group` call under way.
         joins: it came after the launch.
-        outsiders: for a joiner of a scale-up, the ranks that are not of its cohort.
+        cohort_ranks: the ranks that started together with it; for a rank that takes a lost slot, all launched ranks.
+        outsiders: for a joiner of a scale-up, the ranks before its cohort.
     """
 
     rank: int
@@ -104,6 +105,7 @@ class RankContext:
     pending: Any = None
     world_record: Any = None
     joins: bool = False
+    cohort_ranks: range = range(1 << 16)
     outsiders: range | None = None
     numpy_random: Any = None
     python_random: random.Random | None = None

@@ -67,6 +67,11 @@ def _watch_calls(patches: Patches, sim: Simulation) -> None:
             )  # fmt: skip
         finally:
             context.pending = None
+        if result is None and use_local_synchronization and ranks:
+            # torch returned before it asked for a name: this rank is not in the list
+            pending.ranks = tuple(sorted(ranks))
+            if pending.ranks[0] not in context.cohort_ranks:
+                _check_cohort(sim, context, pending, sim.sites.capture(0))
         if context.joins and pending.slot is not None:
             pending.slot.returned[context.rank] = _outcome(result)
         return result
@@ -98,7 +103,7 @@ def _watch_names(patches: Patches, sim: Simulation) -> None:
 def _record(sim: Simulation, context: RankContext, pending: PendingGroup, stack: Stack) -> None:
     rank, ranks = context.rank, pending.ranks
     assert ranks is not None
-    if context.outsiders is not None:
+    if context.outsiders is not None or ranks[0] not in context.cohort_ranks:
         _check_cohort(sim, context, pending, stack)
     if pending.local_sync:
         sim.trace.add(sim.scheduler.env.now, rank, "new_group", pending.desc, ranks, "local")
@@ -117,16 +122,25 @@ def _record(sim: Simulation, context: RankContext, pending: PendingGroup, stack:
 
 
 def _check_cohort(sim: Simulation, context: RankContext, pending: PendingGroup, stack: Stack) -> None:
-    """A joiner of a scale-up makes groups within its cohort only; WORLD, of all ranks, is the exception."""
-    assert context.outsiders is not None and pending.ranks is not None
+    """A joiner of a scale-up makes groups within its cohort only; WORLD, of all ranks, is the exception.
+
+    A launched rank may make groups with those who joined, but none that nobody of its own cohort is in.
+    """
+    assert pending.ranks is not None
     whole = context.world.default_pg
-    outside = [r for r in pending.ranks if r in context.outsiders]
-    if outside and whole is not None and len(pending.ranks) < whole.size():
+    if whole is not None and len(pending.ranks) == whole.size():
+        return
+    outside = [rank for rank in pending.ranks if rank not in context.cohort_ranks]
+    if len(outside) == len(pending.ranks) or (context.outsiders is not None and outside):
         sim.note(
             "outside_cohort",
             f"group '{pending.desc}' {list(pending.ranks)} reaches outside the cohort",
-            stack=stack, desc=pending.desc, ranks=pending.ranks, outside=tuple(outside), cohort=context.cohort,
-        )  # fmt: skip
+            stack=stack,
+            desc=pending.desc,
+            ranks=pending.ranks,
+            outside=tuple(outside),
+            cohort=context.cohort,
+        )
 
 
 def _world_of(sim: Simulation, context: RankContext) -> WorldRecord:
@@ -138,6 +152,8 @@ def _world_of(sim: Simulation, context: RankContext) -> WorldRecord:
     key = f"{default.comm.key}size {size}"
     record = sim.records.worlds.setdefault(key, WorldRecord(key, size))
     record.members[context.rank] = context.cohort
+    if context.joins:
+        record.counts[context.rank] = 0  # a new process in a lost rank's slot makes the calls of the launch again
     context.world_record = ((id(default), size), record)
     return record
 

@@ -255,12 +255,26 @@ class MooncakeHost:
     def create(self, request: CreationRequest, settings: Settings, device: str) -> dist.ProcessGroup:
         backend = "mooncake-cpu" if device == "cpu" else "mooncake"
         view = self._view_of(self._sim, request.group_size, backend)
+        self._check_role(settings, view)
         if settings.is_extension:
             group = self._attach(request, settings, view)
         else:
             group = self._create(request, settings, view)
         self._sim.must_be_here("a Mooncake group").groups.append(group)
         return group
+
+    def _check_role(self, settings: Settings, view: GroupView) -> None:
+        """What a joiner may not ask for: a rank in a lost slot attaches; of a scale joiner's groups only WORLD grows."""
+        context = self._sim.must_be_here("a Mooncake group")
+        if context.cohort.startswith("recover") and not settings.is_extension:
+            text = f"recovering rank {context.rank} creates group '{view.label}' anew instead of attaching to it"
+            self._sim.note("not_attached", text, group=view)
+        grows = settings.max_group_size > len(view.ranks)
+        world = context.world.default_pg
+        whole = world is None or len(view.ranks) == world.size()
+        if context.outsiders is not None and grows and not whole:
+            text = f"group '{view.label}' {list(view.ranks)} of a joiner reserves {settings.max_group_size} slots"
+            self._sim.note("reserves", text, group=view)
 
     def _create(self, request: CreationRequest, settings: Settings, view: GroupView) -> MooncakeGroup:
         variant = (view.backend, settings.max_group_size)

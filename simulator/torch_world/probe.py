@@ -2,8 +2,8 @@
 
 Two of the frameworks ask `in_the_same_node_as` whether ranks share a host: shared memory, a broadcast, a barrier and an
 all_reduce on the CPU group. On a deployment of one node the answer is known, and on a single-node Mooncake EP set-up
-the all_reduce ended the process with SIGSEGV. The cause lies in native code that is not simulated, so the crash is a model:
-it strikes where the report says, whatever would really happen with another version.
+the all_reduce ended the process with SIGSEGV. The cause lies in native code that is not simulated, so the crash is a
+model: it strikes where the report says, whatever would really happen with another version.
 """
 
 from __future__ import annotations
