@@ -128,7 +128,7 @@ def _check_cohort(sim: Simulation, context: RankContext, pending: PendingGroup, 
     """
     assert pending.ranks is not None
     whole = context.world.default_pg
-    if whole is not None and len(pending.ranks) == whole.size():
+    if whole is not None and pending.ranks == tuple(range(whole.size())):
         return
     outside = [rank for rank in pending.ranks if rank not in context.cohort_ranks]
     if len(outside) == len(pending.ranks) or (context.outsiders is not None and outside):
