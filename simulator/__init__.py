@@ -18,7 +18,6 @@ Map of the code (imports go down only):
     barrier_model        simpy model of barriers: world, cohort, store, membership
     records              plain data that a run leaves
     engine/              scheduler, carriers, clock, trace; knows nothing of torch
-    lint/                checks on source, without running it
 """
 
 from __future__ import annotations

@@ -76,6 +76,8 @@ class ClusterOptions:
     """Functions that probe the topology."""
     probe_crash: str = "first"
     """Who dies in a probe on a single-node Mooncake set-up: `first`, `all` or `none`."""
+    agent_store: tuple[str, int] | None = None
+    """(host, port) of a TCPStore that a launcher keeps, as torchrun's agent does; None: rank 0 keeps it."""
     policy: Policy = in_order
     """Chooses among the ranks that are ready."""
     on_tick: Callable[[Scheduler], None] = lambda scheduler: None
@@ -325,6 +327,8 @@ class _Run:
         self._sim = Simulation(self._scheduler, nodes)
         self._sim.probe_watch = ProbeWatch(self._sim, probes=options.probe_functions, crash=options.probe_crash)
         self._servers = Servers(self._sim)
+        if options.agent_store is not None:
+            self._servers.provide(*options.agent_store)
         self._results: dict[int, Any] = {}
         self._seen_progress = -1
         self._strikes = 0

@@ -29,7 +29,7 @@ def run_job(job: Job, *, replay: str = "", **options: Any) -> Outcome:
     Raises:
         UsageError: there is no such script or module.
     """
-    cluster = Cluster(nodes=job.nodes, gpus_per_node=job.ranks_per_node, **options)
+    cluster = Cluster(nodes=job.nodes, gpus_per_node=job.ranks_per_node, agent_store=job.agent_store, **options)
     cluster.replay = replay
     load = _module_loader(job.target) if job.as_module else _script_loader(job.target)
     cluster.launch(_rank_function(load, job), ranks=job.ranks, env=job.env)

@@ -63,10 +63,11 @@ class PeerWait:
 
 @dataclass(slots=True)
 class KeyWait:
-    """A wait for store keys that nobody has set yet."""
+    """A wait for store keys that nobody has set yet. `reason` says what that means, where a key does not say it."""
 
     keys: tuple[str, ...]
     store: str
+    reason: str = ""
 
 
 @dataclass(slots=True)

@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from simulator.engine.errors import UsageError
 
 DEFAULT_PORT = 29500
+FREE_PORT = 39_999
+"""Stands for the free port that torchrun finds, apart from ports that scripts name."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1", "[::1]", "0.0.0.0")
 UNDERSTOOD = (
     *("nnodes", "nproc_per_node", "node_rank", "master_addr", "master_port", "role", "max_restarts", "module"),
@@ -52,6 +54,11 @@ class Job:
     @property
     def ranks(self) -> int:
         return self.nodes * self.ranks_per_node
+
+    @property
+    def agent_store(self) -> tuple[str, int]:
+        """Where torchrun's agent keeps a store for the ranks to meet at."""
+        return self.env["MASTER_ADDR"], int(self.env["MASTER_PORT"])
 
 
 def job_of(args: argparse.Namespace, *, seed: int) -> Job:
@@ -118,8 +125,7 @@ def _environment(args: argparse.Namespace, nodes: int, ranks_per_node: int, seed
         "TORCHELASTIC_MAX_RESTARTS": str(args.max_restarts),
         "TORCHELASTIC_RUN_ID": _run_id(args, nodes, seed),
         "TORCHELASTIC_SIGNALS_TO_HANDLE": args.signals_to_handle,
-        # torchrun says True and keeps the store in its agent; here rank 0 still keeps it.
-        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
     }
     if ranks_per_node > 1:
@@ -142,9 +148,9 @@ def _run_id(args: argparse.Namespace, nodes: int, seed: int) -> str:
 def _master(args: argparse.Namespace, nodes: int) -> tuple[str, int]:
     port = DEFAULT_PORT if args.master_port is None else args.master_port
     if _is_local(args, nodes):
-        return "localhost", DEFAULT_PORT
+        return "localhost", FREE_PORT
     if args.rdzv_backend != "static":
-        return "node0", DEFAULT_PORT
+        return "node0", FREE_PORT
     host = args.master_addr
     if args.rdzv_endpoint:
         host, port = _endpoint(args.rdzv_endpoint)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from simulator.analysis.contracts import first_difference
 from simulator.analysis.facts import by_stack, grouped, keys_of, listed, waits_for
 from simulator.analysis.findings import Certainty, Finding, Level, Side, Verdict
-from simulator.records import Blocked, Gathering, PeerWait, Records
+from simulator.records import Blocked, Gathering, KeyWait, PeerWait, Records
 
 _UNBLOCKED_BY_PEERS = ("collective", "create", "send", "recv", "membership")
 
@@ -90,7 +90,8 @@ def _title(wait: Blocked) -> str:
         return f"{wait.text} cannot complete"
     if _store_barrier_name(wait):
         return f"the store barrier after the creation of group '{_store_barrier_name(wait)}' cannot complete"
-    return f"{wait.text} cannot end: nobody sets the key" if keys_of(wait) else f"{wait.text} cannot end"
+    reason = isinstance(what, KeyWait) and what.reason
+    return f"{wait.text} cannot end: nobody sets the key" if keys_of(wait) and not reason else f"{wait.text} cannot end"
 
 
 def _store_barrier_name(wait: Blocked) -> str:
@@ -119,6 +120,8 @@ def _cause(head: Blocked, part: Sequence[Blocked], records: Records) -> tuple[st
             f"not all ranks have come to it: the other ranks made no new_group call of that name{told}",
             Certainty.CAUSE,
         )
+    if isinstance(head.what, KeyWait) and head.what.reason:
+        return head.what.reason, Certainty.CAUSE
     if keys_of(head):
         return f"no rank sets {', '.join(map(repr, keys_of(head)[:4]))}", Certainty.CAUSE
     return "what it waits for did not happen; the simulator does not know who should have done it", Certainty.UNDECIDED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -94,10 +95,11 @@ def scale_up(
     *,
     serve_plan: CreationPlan | None = None,
     join_plan: CreationPlan | None = None,
+    env: Mapping[str, str] | None = None,
     **options: Any,
 ) -> Outcome:
     """Run the scale-up under one edition of the joiners' rules, or with creation plans as given."""
     cluster = Cluster(nodes=1, **options)
-    cluster.launch(serve, ranks=SERVING, args=(serve_plan,))
-    cluster.join(join, ranks=JOINING, rank_offset=SERVING, args=(rules, join_plan), at_s=JOIN_AT_S)
+    cluster.launch(serve, ranks=SERVING, args=(serve_plan,), env=env)
+    cluster.join(join, ranks=JOINING, rank_offset=SERVING, args=(rules, join_plan), env=env, at_s=JOIN_AT_S)
     return cluster.run()

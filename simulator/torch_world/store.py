@@ -37,6 +37,7 @@ class KeyTable:
         self.name = name
         self.data: dict[str, bytes] = {}
         self.queues: dict[str, list[bytes]] = {}
+        self.reasons: dict[str, str] = {}
         self.hidden_keys = hidden_keys
         self.alive = True
         self.meetings: dict[str, Any] = {}
@@ -197,8 +198,9 @@ class StoreBase(_c.Store):
         event = self._sim.scheduler.event()
         self.table.waiter(key, event)
         shown = tuple(k.removesuffix("\0queue") for k in keys if k not in self.table.data)
-        what = KeyWait(shown, self.table.name)
-        text = f"store.{op}({', '.join(map(repr, shown[:4]))})"
+        what = KeyWait(shown, self.table.name, self.table.reasons.get(key, ""))
+        named = "" if what.reason else ", ".join(map(repr, shown[:4]))
+        text = f"store.{op}({named})"
         return self._sim.wait(event, Wait("store", text, self._sim.sites.capture(2), what, explicit), left_s)
 
     def _raise_timeout(self, keys: list[str], timeout: timedelta) -> None:
@@ -270,6 +272,9 @@ class SimTCPStore(StoreBase):
         self.table.hidden_keys = 1 - sum(key.startswith("\0") for key in self.table.data)
         if not is_master:
             return
+        self.table.reasons["\0all-joined"] = (
+            f"the {self.table.name} waits for world_size={world_size} workers, and fewer ranks connect to it"
+        )
         try:
             self._wait_for(["\0all-joined"], timeout, "wait_for_workers")
         except dist.DistStoreError:
@@ -417,7 +422,8 @@ class Servers:
         while table is None or not table.alive:
             event = self._sim.scheduler.event()
             self._arrivals.setdefault(key, []).append(event)
-            what = KeyWait((f"a TCPStore server at {host}:{port}",), "network")
+            reason = f"no rank serves a TCPStore at {host}:{port} (is_master=True, rank 0 of a rendezvous)"
+            what = KeyWait((f"{host}:{port}",), "network", reason)
             text = f"connect to the TCPStore at {host}:{port}"
             wait = Wait("store", text, self._sim.sites.capture(2), what)
             if not self._sim.wait(event, wait, timeout.total_seconds()):
@@ -434,7 +440,8 @@ class Servers:
 
     def provide(self, host: str, port: int) -> KeyTable:
         """A server that no rank owns: a launcher's agent store."""
-        return self._tables.setdefault((host, port), KeyTable(f"TCPStore at {host}:{port}", hidden_keys=1))
+        key = (self.resolve(host), port)
+        return self._tables.setdefault(key, KeyTable(f"TCPStore at {host}:{port}", hidden_keys=1))
 
     def rank_ended(self, rank: int) -> None:
         """A process is gone, and with it the servers that it kept."""

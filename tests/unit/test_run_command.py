@@ -22,7 +22,6 @@ with open(f"rank{os.environ['RANK']}.json", "w") as file:
 DIFFERENT = {
     "TORCHELASTIC_ERROR_FILE",  # of the agent's own log folder
     "TORCHELASTIC_RUN_ID",  # random there, seeded here
-    "TORCHELASTIC_USE_AGENT_STORE",
     "MASTER_PORT",  # any free port there
 }
 OURS = ("RANK", "LOCAL_", "GROUP_", "ROLE_", "WORLD_", "MASTER_", "TORCH", "OMP_")
@@ -93,7 +92,7 @@ def test_nodes_are_counted_as_torchrun_counts_them(folder: Path) -> None:
         (["--master-addr", "10.1.2.3", "--master-port", "1234"], ("10.1.2.3", "1234")),
         (["--rdzv-endpoint", "head:1234"], ("head", "1234")),
         (["--rdzv-endpoint", "head"], ("head", "29500")),
-        (["--rdzv-backend", "c10d", "--rdzv-endpoint", "head:1234"], ("node0", "29500")),
+        (["--rdzv-backend", "c10d", "--rdzv-endpoint", "head:1234"], ("node0", "39999")),
         (["--nnodes", "2", "--master-addr", "localhost", "--master-port", "77"], ("node0", "77")),
     ],
 )
@@ -106,7 +105,7 @@ def test_the_master_is_where_the_flags_say(flags: list[str], address: tuple[str,
 def test_the_job_id_comes_from_the_seed(folder: Path) -> None:
     ids = []
     for seed in ("1", "1", "2"):
-        assert main(["run", "--seed", seed, "show.py"]) == OK
+        assert main(["run", "--standalone", "--seed", seed, "show.py"]) == OK
         ids.append(seen(folder)[0]["env"]["TORCHELASTIC_RUN_ID"])
     assert ids[0] == ids[1] != ids[2]
 
