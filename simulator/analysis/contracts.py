@@ -166,12 +166,32 @@ def _what_torch_does(slot: GroupSlot, world: WorldRecord, records: Records, fact
         )
     elif slot.returned:
         then += f" ({_some(sorted(set(slot.returned.values())))})"
-    passed = predict_store_barrier(dict.fromkeys(callers, world.size))
-    hung = [rank for rank, passes in passed.items() if not passes]
-    barrier = f"; with TORCH_DIST_INIT_BARRIER=1 {listed(hung)} would wait in the store barrier" if hung else ""
+    barrier = f"; {_with_barrier(slot, world, records)}"
     return (
         f"torch {facts.torch_version} has no barrier after new_group (TORCH_DIST_INIT_BARRIER is not 1): "
         f"{then}{barrier}"
+    )
+
+
+def _with_barrier(slot: GroupSlot, world: WorldRecord, records: Records) -> str:
+    """What the store barrier of TORCH_DIST_INIT_BARRIER=1 would do with this call.
+
+    Its keys outlive a group: a group of the same name that others made before has left them behind.
+    """
+    arrivals: dict[int, int] = {}
+    for other in records.worlds.values():
+        same_store = other.key.split("size ")[0] == world.key.split("size ")[0]
+        if other is not world and same_store and slot.index < len(other.slots):
+            arrivals.update(dict.fromkeys(other.slots[slot.index].calls, other.size))
+    before = listed(arrivals) if arrivals else ""
+    callers = [rank for rank in slot.calls if rank not in arrivals]
+    passed = predict_store_barrier({**arrivals, **dict.fromkeys(callers, world.size)})
+    hung = [rank for rank in callers if not passed[rank]]
+    if hung:
+        return f"with TORCH_DIST_INIT_BARRIER=1 {listed(hung)} would wait in the store barrier"
+    return (
+        f"with TORCH_DIST_INIT_BARRIER=1 {listed(callers)} would pass the store barrier too, by the stale key of the "
+        f"group that {before} made under the same name"
     )
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
+import torch
+import torch.distributed as dist
 
 import refimpl.distributed.group as group_module
-from simulator import Verdict
+from simulator import Cluster, Verdict
 from simulator.scenarios import demo
 from simulator.scenarios.scale_up import scale_up
 from simulator.scenarios.start_up import start_up
@@ -24,7 +27,9 @@ def test_the_first_report_says_who_waits_for_whom_where_why_and_what_to_do() -> 
     assert "ranks 4, 5 joined later" in finding.cause
     assert "no barrier after new_group" in finding.at_other_level
     assert "Mooncake runs it alone" in finding.at_other_level
-    assert "with TORCH_DIST_INIT_BARRIER=1 ranks 4, 5 would wait" in finding.at_other_level
+    assert "ranks 4, 5 would pass the store barrier too, by the stale key of the group that ranks 0-3 made" in (
+        finding.at_other_level
+    )
 
 
 def test_the_line_is_that_of_the_new_group_call_in_the_reference_implementation() -> None:
@@ -35,13 +40,30 @@ def test_the_line_is_that_of_the_new_group_call_in_the_reference_implementation(
     assert "dist.new_group(" in Path(site.file).read_text().splitlines()[site.line - 1]
 
 
-def test_with_the_store_barrier_the_joiners_hang_in_torch_too() -> None:
-    """What the contract forbids, torch's optional barrier enforces."""
+def test_the_store_barrier_lets_the_joiners_pass_by_a_stale_key() -> None:
+    """As measured on the real backend: the serving ranks' group of that name has left its key behind."""
     outcome = scale_up("before-repair", env={"TORCH_DIST_INIT_BARRIER": "1"})
-    assert outcome.verdict is Verdict.DEADLOCK
+    assert outcome.findings[0].waiting == (4, 5)
+    assert [f.kind for f in outcome.findings if f.level == "torch"] == [Verdict.WRONG_RANKS, Verdict.EXCEPTION]
+
+
+def test_without_a_stale_key_the_store_barrier_holds_the_joiners() -> None:
+    """The serving ranks have made no group yet, so nobody has left a key behind."""
+
+    def start(rank: int, world_size: int, joins: bool) -> None:
+        from mooncake import pg
+
+        options = pg.MooncakeBackendOptions(torch.ones(8, dtype=torch.int32), joins, 8)
+        dist.init_process_group("mooncake-cpu", rank=rank, world_size=world_size, pg_options=options)
+        if joins:
+            os.environ["TORCH_DIST_INIT_BARRIER"] = "1"
+            dist.new_group([4, 5], pg_options=pg.MooncakeBackendOptions(torch.ones(2, dtype=torch.int32), True))
+
+    cluster = Cluster().launch(start, ranks=4, args=(4, False))
+    outcome = cluster.join(start, ranks=2, rank_offset=4, args=(6, True), at_s=1.0).run()
     torch_level = [f for f in outcome.findings if f.kind is Verdict.DEADLOCK and f.level == "torch"]
-    assert torch_level
-    assert set(torch_level[0].waiting) == {4, 5}
+    assert [f.waiting for f in torch_level] == [(4, 5)]
+    assert "store barrier" in torch_level[0].title
 
 
 def test_the_groups_that_run_alone_and_those_that_lack_the_offset_are_named() -> None:
