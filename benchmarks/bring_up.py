@@ -133,17 +133,25 @@ def in_fresh_process(ranks: int, solo: bool) -> dict[str, Any]:
     return row
 
 
-def table(rows: list[dict[str, Any]]) -> str:
-    """Rows for people."""
-    head = f"{'ranks':>6} {'calls/rank':>10} {'simulated s':>12} {'us/(rank*group)':>16} {'N x fake s':>11} {'ratio':>6} {'peak MiB':>9}"
-    lines = [head]
-    for row in rows:
-        lines.append(
-            f"{row['ranks']:>6} {row['new_group_calls_per_rank']:>10} {row['simulated_s']:>12.3f} "
-            f"{row['us_per_rank_and_group']:>16.2f} {row['ranks'] * row['one_rank_on_fake_s']:>11.3f} "
-            f"{row['ratio']:>6.2f} {row['peak_mib']:>9.0f}"
-        )
-    return "\n".join(lines)
+COLUMNS = (
+    ("ranks", 6, lambda row: f"{row['ranks']}"),
+    ("calls/rank", 11, lambda row: f"{row['new_group_calls_per_rank']}"),
+    ("simulated s", 12, lambda row: f"{row['simulated_s']:.3f}"),
+    ("us/(rank*group)", 16, lambda row: f"{row['us_per_rank_and_group']:.2f}"),
+    ("N x fake s", 11, lambda row: f"{row['ranks'] * row['one_rank_on_fake_s']:.3f}"),
+    ("ratio", 6, lambda row: f"{row['ratio']:.2f}"),
+    ("peak MiB", 9, lambda row: f"{row['peak_mib']:.0f}"),
+)
+
+
+def head() -> str:
+    """The table's first line."""
+    return " ".join(f"{name:>{width}}" for name, width, _ in COLUMNS)
+
+
+def line(row: dict[str, Any]) -> str:
+    """One row for people."""
+    return " ".join(f"{text(row):>{width}}" for _, width, text in COLUMNS)
 
 
 def main() -> None:
@@ -166,24 +174,20 @@ def main() -> None:
 def report(ranks: list[int], solo: bool, path: str | None) -> None:
     """Print the table, and write JSON if asked to."""
     kind = "with" if solo else "without"
-    print(f"torch {torch.__version__}; tp 8, ep 8, pp 2, rest 1; {kind} one-rank groups")
+    print(f"torch {torch.__version__}; tp 8, ep 8, pp 2, rest 1; {kind} one-rank groups\n{head()}", flush=True)
     rows = []
     for number in ranks:
         rows.append(in_fresh_process(number, solo))
-        print(table(rows) if number == ranks[0] else table(rows).splitlines()[-1], flush=True)
+        print(line(rows[-1]), flush=True)
     verdict_s()
     verdicts = [verdict_s() for _ in range(5)]
     print(f"EP4 -> EP6 deadlock verdict: {min(verdicts):.3f} s to {max(verdicts):.3f} s (5 runs, torch imported)")
     real = real_gloo_s()
     print(f"{REAL_RANKS} real gloo processes, the same bring-up with one-rank groups: {real:.3f} s")
-    figures = {
-        "torch": torch.__version__,
-        "solo_groups": solo,
-        "bring_up": rows,
-        "verdict_s": verdicts,
-        "real_gloo_s": real,
-    }
-    document = json.dumps(figures, indent=2)
+    document = json.dumps(
+        {"torch": torch.__version__, "solo": solo, "bring_up": rows, "verdict_s": verdicts, "real_gloo_s": real},
+        indent=2,
+    )
     if path:
         Path(path).write_text(document + "\n")
     print(document)

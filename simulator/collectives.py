@@ -7,13 +7,14 @@ differ from those of a ring or a tree.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C import _distributed_c10d as _c
+from torch.utils._python_dispatch import _disable_current_modes
 
 Tensors = Sequence[Tensor]
 
@@ -42,8 +43,10 @@ class Entry:
 
     Attributes:
         inputs: tensors that are read. outputs: tensors that are written (may be the same).
+        reduce: name of the reduction. factor: of PREMUL_SUM.
         root: group rank of the root, or None.
-        in_splits, out_splits: rows per peer of an all_to_all_single.
+        raw: those tensors whose memory the backend takes as it lies, if it ignores strides.
+        limit_s: time-out of this call in virtual seconds, if it has one of its own.
     """
 
     op: str
@@ -51,9 +54,9 @@ class Entry:
     outputs: Tensors
     reduce: str = ""
     root: int | None = None
-    in_splits: tuple[int, ...] = ()
-    out_splits: tuple[int, ...] = ()
     factor: Any = None
+    raw: Tensors = ()
+    limit_s: float | None = None
 
     def signature(self) -> dict[str, object]:
         """What all ranks must agree on, by the name that a report shows."""
@@ -65,15 +68,33 @@ class Entry:
         sizes = self._sizes()
         if sizes:
             facts["dtype"] = sizes[0].dtype
-            facts["elements"] = [t.numel() for t in sizes] if len(sizes) > 1 else sizes[0].numel()
+            if not self.op.startswith("all_to_all"):
+                facts["elements"] = [t.numel() for t in sizes] if len(sizes) > 1 else sizes[0].numel()
+        for tensor in self.raw:
+            if not tensor.is_contiguous():
+                facts["strides"] = list(tensor.stride())
         return facts
 
     def _sizes(self) -> Tensors:
-        if self.op in ("all_to_all", "all_to_all_single"):
-            return ()
-        if self.op in ("scatter", "reduce_scatter"):
-            return self.outputs
-        return self.inputs
+        return self.outputs if self.op in ("scatter", "reduce_scatter") else self.inputs
+
+    def scrambled(self) -> Tensor | None:
+        """A tensor whose memory has gaps or overlaps (or, where pieces are cut from it, another order)."""
+        for tensor in self.raw:
+            if not tensor.is_contiguous() and (self.op in ("scatter", "all_to_all_single") or not is_dense(tensor)):
+                return tensor
+        return None
+
+
+def is_dense(tensor: Tensor) -> bool:
+    """Each place of the tensor's memory holds one element: it is contiguous, if perhaps in another order of axes."""
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size != 1:
+            if stride != expected:
+                return False
+            expected *= size
+    return True
 
 
 def reduced(tensors: Tensors, name: str, factor: Any = None) -> Tensor:
@@ -84,13 +105,14 @@ def reduced(tensors: Tensors, name: str, factor: Any = None) -> Tensor:
         total = _REDUCERS[name](total, other.reshape(total.shape))
     if name == "AVG":
         size = len(tensors)
-        total = total.div(size, rounding_mode="trunc") if not total.is_floating_point() else total / size
+        whole = not (total.is_floating_point() or total.is_complex())
+        total = total.div(size, rounding_mode="trunc") if whole else total / size
     return total
 
 
 def _put(target: Tensor, source: Tensor) -> None:
     if target is not source:
-        target.copy_(source.reshape(target.shape))
+        target.data.copy_(source if target.is_sparse else source.reshape(target.shape))
 
 
 def _all_reduce(entries: Sequence[Entry]) -> None:
@@ -123,21 +145,24 @@ def _all_gather(entries: Sequence[Entry]) -> None:
 
 
 def _gather(entries: Sequence[Entry]) -> None:
-    for target, entry in zip(entries[entries[0].root or 0].outputs, entries, strict=True):
-        _put(target, entry.inputs[0])
+    brought = [entry.inputs[0].clone() for entry in entries]
+    for target, source in zip(entries[entries[0].root or 0].outputs, brought, strict=True):
+        _put(target, source)
 
 
 def _scatter(entries: Sequence[Entry]) -> None:
-    for source, entry in zip(entries[entries[0].root or 0].inputs, entries, strict=True):
+    brought = [tensor.clone() for tensor in entries[entries[0].root or 0].inputs]
+    for source, entry in zip(brought, entries, strict=True):
         _put(entry.outputs[0], source)
 
 
 def _reduce_scatter(entries: Sequence[Entry]) -> None:
-    """inputs: k lists of one chunk a rank, flattened; outputs: k tensors."""
+    """inputs: k lists of one chunk a rank, flattened; outputs: k tensors, which may lie within the inputs."""
     size = len(entries)
-    for position in range(len(entries[0].inputs)):
-        target = entries[position % size].outputs[position // size]
-        _put(target, reduced([e.inputs[position] for e in entries], entries[0].reduce, entries[0].factor))
+    name, factor = entries[0].reduce, entries[0].factor
+    totals = [reduced(column, name, factor) for column in zip(*(e.inputs for e in entries), strict=True)]
+    for position, total in enumerate(totals):
+        _put(entries[position % size].outputs[position // size], total)
 
 
 def _all_to_all(entries: Sequence[Entry]) -> None:
@@ -167,19 +192,41 @@ MOVES: dict[str, Callable[[Sequence[Entry]], None]] = {
 
 def move(entries: Sequence[Entry]) -> None:
     """Run the collective on the tensors of all ranks, in group-rank order."""
-    with torch.inference_mode():
+    if entries[0].op == "barrier":
+        return
+    with below_torch():
         MOVES[entries[0].op](entries)
 
 
+@contextmanager
+def below_torch() -> Iterator[None]:
+    """Move data as a backend does: no autograd, and no function or dispatch mode of the rank that happens to run."""
+    with torch.inference_mode(), torch._C.DisableTorchFunction(), _disable_current_modes():
+        yield
+
+
+def deliver(target: Tensor, source: Tensor) -> None:
+    """Copy a message."""
+    with below_torch():
+        _put(target, source)
+
+
 def split_rows(tensor: Tensor, sizes: Sequence[int], group_size: int) -> list[Tensor]:
-    """The rows of `tensor` for each peer: `sizes`, or equal parts if `sizes` is empty."""
+    """The part of an all_to_all_single's tensor for each peer; no sizes: equal parts.
+
+    Raises:
+        RuntimeError: the sizes do not fit, with torch's texts (c10d/Utils.hpp).
+    """
+    rows = tensor.shape[0] if tensor.dim() else 0
     if not sizes:
-        if tensor.size(0) % group_size:
+        if rows % group_size or not tensor.dim():
             raise RuntimeError("Tensor's dim 0 does not divide equally across group size")
-        return list(tensor.chunk(group_size)) if tensor.size(0) else [tensor] * group_size
-    if sum(sizes) != tensor.size(0):
+        sizes = [rows // group_size] * group_size
+    if len(sizes) != group_size:
+        raise RuntimeError("Number of tensor splits not equal to group size")
+    if sum(sizes) != rows:
         raise RuntimeError("Split sizes doesn't match total dim 0 size")
-    return list(tensor.split(list(sizes)))
+    return list(tensor.detach().split_with_sizes(list(sizes)))
 
 
 def split_disagreement(entries: Sequence[Entry]) -> tuple[int, int, int, int] | None:
@@ -190,6 +237,3 @@ def split_disagreement(entries: Sequence[Entry]) -> tuple[int, int, int, int] | 
             if sent != expected:
                 return sender, receiver, sent, expected
     return None
-
-
-ReduceOp = _c.ReduceOp

@@ -50,7 +50,7 @@ def _lists(slot: GroupSlot) -> tuple[Side, ...]:
     return tuple(side for ranks, stacks in by_list.items() for side in by_stack("gave", str(list(ranks)), stacks))
 
 
-# -- calls that some ranks never make --------------------------------------------------------------------------------
+# -- calls that some ranks never make ------------------------------------------------------------------------
 
 
 def missing_calls(records: Records, facts: RunFacts) -> list[Finding]:
@@ -195,7 +195,7 @@ def _with_barrier(slot: GroupSlot, world: WorldRecord, records: Records) -> str:
     )
 
 
-# -- different lists, crossed names ------------------------------------------------------------------------------------
+# -- different lists, crossed names ----------------------------------------------------------------------------
 
 
 def crossed_groups(records: Records) -> list[Finding]:
@@ -256,7 +256,7 @@ def differing_calls(records: Records) -> list[Finding]:
     ]
 
 
-# -- joiners and probes --------------------------------------------------------------------------------------------------
+# -- joiners and probes ------------------------------------------------------------------------------------------
 
 
 def wrong_ranks(records: Records, facts: RunFacts) -> list[Finding]:
@@ -331,7 +331,7 @@ def _alone(records: Records) -> list[Finding]:
 
 _OPTION_FAULTS = {
     "not_attached": (
-        "it was created with recovered_rank=False (is_extension False): the serving ranks would have to create it again",
+        "it was created with recovered_rank=False (is_extension False): serving ranks would have to create it again",
         "pass recovered_rank on to this sub-group of a recovering joiner",
     ),
     "reserves": (

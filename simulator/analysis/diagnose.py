@@ -34,7 +34,7 @@ def diagnose(records: Records, facts: RunFacts) -> tuple[Finding, ...]:
     return tuple([f for f in found if not f.warning] + [f for f in found if f.warning])
 
 
-# -- ranks that ended badly ---------------------------------------------------------------------------------------------
+# -- ranks that ended badly -------------------------------------------------------------------------------------
 
 
 def crashes(records: Records, facts: RunFacts) -> list[Finding]:
@@ -120,7 +120,7 @@ def _stranded(records: Records, ended: set[int]) -> tuple[Side, ...]:
     )
 
 
-# -- mismatches ----------------------------------------------------------------------------------------------------------
+# -- mismatches --------------------------------------------------------------------------------------------------
 
 
 def mismatches(records: Records) -> list[Finding]:
@@ -174,7 +174,7 @@ def _backend_on_mismatch(backend: str) -> str:
     }.get(backend, "Mooncake checks nothing: it returns wrong data without an error")
 
 
-# -- runs that did not end -----------------------------------------------------------------------------------------------
+# -- runs that did not end ---------------------------------------------------------------------------------------
 
 
 def _stalls(records: Records, facts: RunFacts, explained: list[Finding]) -> list[Finding]:

@@ -78,7 +78,9 @@ def view_of(sim: Simulation, size: int, backend: str) -> GroupView:
 
 def _backend_class(sim: Simulation, model: BackendModel, waits: bool, default: timedelta) -> type[SimProcessGroup]:
     class Group(SimProcessGroup):
-        def __init__(self, store: Any, rank: int, size: int, options: Any = None, timeout: Any = None) -> None:
+        def __init__(
+            self, store: Any, rank: int, size: int, options: Any = None, timeout: Any = None, **_later: Any
+        ) -> None:  # torch 2.14 adds enable_reconfigure, which a simulated group has no use for
             limit = timeout or getattr(options, "_timeout", None) or default
             view = view_of(sim, size, model.name)
             room = meet(sim, store, view, wait_s=limit.total_seconds() if waits else None)

@@ -91,7 +91,7 @@ def test_a_world_size_that_nobody_fills_is_a_deadlock() -> None:
     """Two ranks that believe in a world of three."""
     outcome = Cluster().launch(everybody_meets, ranks=2, world_size=3).run()
     assert outcome.verdict is Verdict.DEADLOCK
-    assert "waits for world_size=3 workers, and fewer ranks connect to it" in outcome.report().replace("\n           ", " ")
+    assert "waits for world_size=3 workers, and fewer ranks connect to it" in outcome.findings[0].cause
 
 
 @pytest.mark.parametrize(

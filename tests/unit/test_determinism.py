@@ -50,9 +50,7 @@ def test_three_hash_seeds_give_the_same_bytes() -> None:
 
     def digests(hash_seed: str) -> str:
         env = {**os.environ, "PYTHONHASHSEED": hash_seed}
-        return subprocess.run(
-            [sys.executable, "-c", RUN], env=env, capture_output=True, text=True, check=True
-        ).stdout
+        return subprocess.run([sys.executable, "-c", RUN], env=env, capture_output=True, text=True, check=True).stdout
 
     first = digests("0")
     assert len(first.split()) == 3
@@ -94,6 +92,7 @@ def test_a_trace_has_a_version_and_one_line_an_event(ranks: int) -> None:
     lines = trace.to_text().splitlines()
     assert lines[0] == "hangcheck-trace 1"
     assert len(lines) == len(trace) + 1
-    assert hashlib.sha256(trace.to_text().encode()).hexdigest() == hashlib.sha256(
-        simulate(draws, ranks).trace.to_text().encode()
-    ).hexdigest()
+    assert (
+        hashlib.sha256(trace.to_text().encode()).hexdigest()
+        == hashlib.sha256(simulate(draws, ranks).trace.to_text().encode()).hexdigest()
+    )

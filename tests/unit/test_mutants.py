@@ -1,4 +1,4 @@
-"""Every parameter of the creation contract, dropped or set wrongly for one sub-group at a time, is found by the simulator.
+"""Every parameter of the creation contract, dropped or set wrongly for one sub-group at a time, is found.
 
 The mutants come from the creation plans, which come from the table of sub-groups: a sub-group that is added to the
 table is covered here the day it is added.
