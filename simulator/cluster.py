@@ -72,6 +72,8 @@ class ClusterOptions:
     """Bounds of the run."""
     on_hang: str = "report"
     """`report`: end the run when nothing can move; `timeout`: let the time-outs strike, in virtual time, and go on."""
+    isolate: tuple[str, ...] = ()
+    """Modules (names or patterns such as `pkg.state`, `pkg.*`) of which each rank gets an instance of its own."""
     probe_functions: tuple[str, ...] = PROBES
     """Functions that probe the topology."""
     probe_crash: str = "first"
@@ -315,7 +317,7 @@ class _Run:
         ranks = max(max(cohort.ranks) for cohort in cohorts) + 1
         self._per_node = options.gpus_per_node or -(-ranks // options.nodes)
         nodes = tuple(Node(number, self._per_node) for number in range(options.nodes))
-        self._switching = Switching(shared_thread=options.carrier == "greenlet")
+        self._switching = Switching(shared_thread=options.carrier == "greenlet", isolate=options.isolate)
         self._scheduler = Scheduler(
             carrier=options.carrier,
             limits=options.limits,

@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import _disable_current_modes
 
 Tensors = Sequence[Tensor]
 
@@ -111,8 +110,11 @@ def reduced(tensors: Tensors, name: str, factor: Any = None) -> Tensor:
 
 
 def _put(target: Tensor, source: Tensor) -> None:
-    if target is not source:
-        target.data.copy_(source if target.is_sparse else source.reshape(target.shape))
+    """Write below autograd: `.data` has a version counter of its own."""
+    if target.is_sparse:
+        target.copy_(source)
+    elif target is not source:
+        target.data.copy_(source.reshape(target.shape))
 
 
 def _all_reduce(entries: Sequence[Entry]) -> None:
@@ -201,7 +203,7 @@ def move(entries: Sequence[Entry]) -> None:
 @contextmanager
 def below_torch() -> Iterator[None]:
     """Move data as a backend does: no autograd, and no function or dispatch mode of the rank that happens to run."""
-    with torch.inference_mode(), torch._C.DisableTorchFunction(), _disable_current_modes():
+    with torch.inference_mode(), torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
         yield
 
 

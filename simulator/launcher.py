@@ -1,8 +1,8 @@
 """Runs an unmodified script, or a module, as `__main__` of every rank.
 
 Each rank gets a `__main__` of its own, so that what the script defines can be pickled and sent to other ranks; the
-script is compiled once. Modules that the script imports are shared by the ranks: each is imported by the first rank
-that asks for it.
+script is compiled once. Modules and packages beside the script are each rank's own too, and so are those named by
+--isolate; all others are shared, imported by the first rank that asks for them.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ def run_job(job: Job, *, replay: str = "", **options: Any) -> Outcome:
     Raises:
         UsageError: there is no such script or module.
     """
+    options["isolate"] = (*_neighbours(job), *options.get("isolate", ()))
     cluster = Cluster(nodes=job.nodes, gpus_per_node=job.ranks_per_node, agent_store=job.agent_store, **options)
     cluster.replay = replay
     load = _module_loader(job.target) if job.as_module else _script_loader(job.target)
@@ -37,6 +38,22 @@ def run_job(job: Job, *, replay: str = "", **options: Any) -> Outcome:
         if job.as_module:
             _check_module(job.target)
         return cluster.run()
+
+
+def _neighbours(job: Job) -> tuple[str, ...]:
+    """Modules and packages beside the script: in real processes each rank has its own, with its own globals.
+
+    Of a module (`-m`) it is the top-level package.
+    """
+    if job.as_module:
+        return (job.target.partition(".")[0],)
+    folder = os.path.dirname(os.path.realpath(job.target))
+    names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+    return tuple(
+        name.removesuffix(".py")
+        for name in names
+        if name.endswith(".py") or os.path.isfile(os.path.join(folder, name, "__init__.py"))
+    )
 
 
 class Program(NamedTuple):

@@ -95,6 +95,13 @@ def _add_flags(group: argparse._ArgumentGroup) -> None:
         help="who dies in a topology probe on a single-node Mooncake set-up (first)",
     )
     group.add_argument(
+        "--isolate",
+        action="append",
+        default=[],
+        metavar="MODULE",
+        help="a module (or pattern such as pkg.*) of which each rank has its own, as of those beside the script",
+    )
+    group.add_argument(
         "--progress",
         action=argparse.BooleanOptionalAction,
         help="a line on stderr during long runs (if it is a terminal)",
@@ -122,6 +129,7 @@ def _options(args: argparse.Namespace, seed: int) -> dict[str, Any]:
         raise UsageError("--progress: greenlets run without a watcher; leave it out, or leave out --carrier greenlet")
     return {
         "seed": seed,
+        "isolate": tuple(args.isolate),
         "carrier": args.carrier,
         "on_hang": args.on_hang,
         "probe_crash": args.probe_crash,

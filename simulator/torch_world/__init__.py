@@ -4,6 +4,7 @@
     context        what one simulated process has of its own
     simulation     one run: scheduler, contexts, records
     switching      which process-wide state is exchanged when another rank gets the baton
+    modules        instances of modules that belong to one rank
     clock          time.*                        process        os, socket, signal, sys
     threads        threads and locks of a rank   randomness     random, numpy.random
     store          TCPStore, FileStore, HashStore, PrefixStore

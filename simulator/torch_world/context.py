@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import Any
 
 from torch.distributed import distributed_c10d as c10d
@@ -83,6 +84,7 @@ class RankContext:
         registered: the groups that torch has registered, by name.
         registered_on: for each task (by number), the names that torch's registry of its thread has.
         groups: the process groups that the rank has made.
+        modules: its own instances of isolated modules, while another rank has the baton.
         pending: the `new_group` call under way.
         joins: it came after the launch.
         cohort_ranks: the ranks that started together with it; for a rank that takes a lost slot, all launched ranks.
@@ -102,6 +104,7 @@ class RankContext:
     registered: dict[str, Any] = field(default_factory=dict)
     registered_on: dict[int, dict[str, None]] = field(default_factory=dict)
     groups: list[Any] = field(default_factory=list)
+    modules: dict[str, ModuleType] = field(default_factory=dict)
     pending: Any = None
     world_record: Any = None
     joins: bool = False

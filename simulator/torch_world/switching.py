@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from simulator.engine.scheduler import Task
 from simulator.torch_world.context import RankContext
+from simulator.torch_world.modules import ModuleIsolation
 
 DEFAULT_TORCH_SEED = 67280421310721
 """What a fresh torch process starts with (c10::detail default_rng_seed_val)."""
@@ -25,8 +27,9 @@ DEFAULT_TORCH_SEED = 67280421310721
 class Switching:
     """Called by the scheduler with the task that had the baton and the task that gets it."""
 
-    def __init__(self, *, shared_thread: bool = False) -> None:
+    def __init__(self, *, shared_thread: bool = False, isolate: Iterable[str] = ()) -> None:
         self._shared_thread = shared_thread
+        self._modules = ModuleIsolation(isolate)
         self._generator = torch.default_generator
         self._fresh_state = torch.Generator().manual_seed(DEFAULT_TORCH_SEED).get_state()
         self._outside = self._read(self._outer_context())
@@ -51,6 +54,10 @@ class Switching:
             if before is not None:
                 self._save(before)
             self._load(after)
+            if self._modules.used:
+                self._modules.exchange(
+                    None if before is None else before.modules, None if after is None else after.modules
+                )
         if self._shared_thread:
             self._share_thread(before, after)
         elif new is not None and after is not None:

@@ -1,0 +1,380 @@
+"""What an asynchronous call returns: handles on collectives and messages, and their futures. They block in virtual time.
+
+A future is settled by its own rank: in `wait`, or on a thread of that rank once somebody has attached a callback, so
+that callbacks run among their own rank's state. While autograd runs a backward pass, `get_future` waits at once: there
+C++ (DistributedDataParallel's reducer) waits for the future, and would block the simulation's only running thread.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch._C import _distributed_c10d as _c
+
+from simulator.backends import seconds
+from simulator.communicator import ANY_SOURCE, Message, Slot
+from simulator.engine.scheduler import Wait
+from simulator.engine.site import Stack
+
+if TYPE_CHECKING:
+    from simulator.fake_pg import SimProcessGroup
+
+PAIR_CLOSURE = "Application timeout caused pair closure"
+_NO_SOURCE = "sourceRank() may only be called on work objects that correspond to a recv or recv-from-any call."
+
+
+class SimFuture(torch.futures.Future):  # type: ignore[type-arg, misc]
+    """The future of a piece of work."""
+
+    def __new__(cls, work: SimWork) -> SimFuture:
+        return super().__new__(cls)
+
+    def __init__(self, work: SimWork) -> None:
+        super().__init__()
+        self._work = work
+        self._watched = False
+        self._settled = False
+
+    def settle(self) -> None:
+        """Give the future its value or error, once its work has come to an end."""
+        if self._settled or not self._work._settled():
+            return
+        self._settled = True
+        error = self._work.exception()
+        if error is None:
+            self.set_result(self._work.result())
+        else:
+            self.set_exception(error)
+
+    def watch(self) -> None:
+        """See to it that the future is settled although nobody waits for it."""
+        self.settle()
+        if not (self._settled or self._watched):
+            self._watched = True
+            threading.Thread(target=self._attend, name="future", daemon=True).start()
+
+    def _attend(self) -> None:
+        self._work.wait_quietly()
+        self.settle()
+
+    def wait(self) -> Any:
+        self._work.wait_quietly()
+        self.settle()
+        return super().wait()
+
+    def done(self) -> bool:
+        if not self._settled and self._work.is_completed():
+            self.settle()
+        return super().done()
+
+    def value(self) -> Any:
+        self.settle()
+        return super().value()
+
+    def then(self, callback: Callable[[Any], Any]) -> Any:
+        self.watch()
+        return super().then(callback)
+
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
+        self.watch()
+        super().add_done_callback(callback)
+
+
+class SimWork(_c.Work):
+    """A handle on a collective or a message.
+
+    Args:
+        limit_s: time-out in virtual seconds; None: that of the group.
+    """
+
+    def __init__(
+        self,
+        group: SimProcessGroup,
+        op: str,
+        outputs: Sequence[Tensor],
+        stack: Stack,
+        limit_s: float | None = None,
+    ) -> None:
+        super().__init__()
+        self._group = group
+        self._op = op
+        self._outputs = list(outputs)
+        self._stack = stack
+        self._limit_s = group.timeout_s if limit_s is None else limit_s
+        self._issued_s = float(group.sim.scheduler.env.now)
+        self._error: BaseException | None = None
+        self._future: SimFuture | None = None
+
+    # -- what subclasses know ------------------------------------------------------------------------------------
+
+    def _met(self) -> Any:
+        """The simpy event that triggers when the work can go on (done, or a member lost)."""
+        raise NotImplementedError
+
+    def _done(self) -> bool:
+        raise NotImplementedError
+
+    def _failure(self) -> BaseException | None:
+        """The error that has become known by now, if there is one."""
+        return None
+
+    def _waiting_for(self) -> Wait:
+        raise NotImplementedError
+
+    # -- waiting -------------------------------------------------------------------------------------------------
+
+    def _settled(self) -> bool:
+        """Whether it has come to an end, good or bad."""
+        if self._error is None and not self._done():
+            self._error = self._failure()
+        return self._error is not None or self._done()
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        if not self._settled():
+            self._block(seconds(timeout))
+        if self._error is not None:
+            raise type(self._error)(*self._error.args)
+        return True
+
+    def wait_quietly(self) -> None:
+        """Wait for the end; `exception` has the error."""
+        try:
+            self.wait()
+        except Exception as error:
+            self._error = self._error or error
+
+    def _block(self, explicit_s: float | None) -> None:
+        group = self._group
+        wait = self._waiting_for()
+        wait.deadline_is_explicit = explicit_s is not None
+        limits = [limit for limit in (self._left_s(), explicit_s) if limit is not None]
+        if group.sim.wait(self._met(), wait, min(limits) if limits else None):
+            if not self._settled():
+                self._error = group.lost_error()
+        elif explicit_s is not None and explicit_s == min(limits):
+            self._give_up_waiting(explicit_s)
+        else:
+            self._time_out()
+
+    def _left_s(self) -> float | None:
+        """Virtual seconds until the work times out; None: never."""
+        group = self._group
+        if not group.model.keeps_time:
+            return None
+        return max(0.0, self._issued_s + self._limit_s - float(group.sim.scheduler.env.now))
+
+    def _give_up_waiting(self, explicit_s: float) -> None:
+        """The time-out of `wait` struck: the work itself goes on."""
+        raise RuntimeError("Operation timed out!")
+
+    def _time_out(self) -> None:
+        """The work's own time-out struck."""
+        group = self._group
+        self._error = group.model.timed_out(int(self._limit_s * 1000), self._op)
+        group.sim.note("timeout", str(self._error), stack=self._stack, group=group.comm.view)
+        group.give_up(PAIR_CLOSURE)
+
+    # -- torch's interface ---------------------------------------------------------------------------------------
+
+    def is_completed(self) -> bool:
+        if not self._settled():
+            self._group.sim.scheduler.poll(f"{self._op}.is_completed()")
+        return self._settled()
+
+    def is_success(self) -> bool:
+        return self._settled() and self._error is None
+
+    def exception(self) -> BaseException | None:
+        return self._error if self._settled() else None
+
+    def result(self) -> list[Tensor]:
+        return self._outputs
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def block_current_stream(self) -> None:
+        self.wait()
+
+    def source_rank(self) -> int:
+        return self._source_rank()
+
+    def _source_rank(self) -> int:
+        raise RuntimeError(_NO_SOURCE)
+
+    def get_future(self) -> Any:
+        if self._future is None:
+            self._future = SimFuture(self)
+        if torch._C._current_graph_task_id() != -1:
+            self.wait_quietly()
+        self._future.settle()
+        return self._future
+
+    def get_future_result(self) -> Any:
+        return self.get_future()
+
+
+class CollectiveWork(SimWork):
+    """One rank's part in a collective."""
+
+    def __init__(
+        self,
+        group: SimProcessGroup,
+        slot: Slot,
+        outputs: Sequence[Tensor],
+        stack: Stack,
+        limit_s: float | None = None,
+    ) -> None:
+        super().__init__(group, slot.gathering.op, outputs, stack, limit_s)
+        self._slot = slot
+
+    def _met(self) -> Any:
+        return self._slot.barrier.released
+
+    def _done(self) -> bool:
+        return self._slot.done
+
+    def _failure(self) -> BaseException | None:
+        if self._slot.error is not None:
+            return self._slot.error
+        if self._slot.broken:
+            return self._group.lost_error()
+        if self._left_s() == 0.0:
+            self._time_out()
+        return self._error
+
+    def _waiting_for(self) -> Wait:
+        gathering = self._slot.gathering
+        text = f"{gathering.op} on group '{gathering.group.label}' seq {gathering.seq}"
+        return Wait("collective", text, self._stack, gathering)
+
+
+class LambdaWork(CollectiveWork):
+    """gloo's reduce_scatter: a function that runs in `wait`; it never counts as completed, and has no future."""
+
+    def is_completed(self) -> bool:
+        self._group.sim.scheduler.poll(f"{self._op}.is_completed()")
+        return False
+
+    def is_success(self) -> bool:
+        return False
+
+    def result(self) -> list[Tensor]:
+        raise RuntimeError("result() not implemented.")
+
+    def get_future(self) -> Any:
+        raise RuntimeError("Work::getFuture not implemented.")
+
+
+class MessageWork(SimWork):
+    """A posted send or receive."""
+
+    def __init__(self, group: SimProcessGroup, message: Message) -> None:
+        super().__init__(group, message.wait.op, [message.tensor], message.stack)
+        self._message = message
+        self._lazy = group.model.lazy_messages
+        self._waited = False
+
+    def _met(self) -> Any:
+        return self._message.met
+
+    def _done(self) -> bool:
+        return self._message.partner is not None
+
+    def _failure(self) -> BaseException | None:
+        return self._group.lost_error() if self._message.met.triggered else None
+
+    def _left_s(self) -> float | None:
+        """The time-out counts from the wait on."""
+        return self._limit_s if self._group.model.keeps_time else None
+
+    def _waiting_for(self) -> Wait:
+        peer = self._message.wait
+        other = "any rank" if peer.peer == ANY_SOURCE else f"rank {peer.peer}"
+        direction = "to" if peer.op == "send" else "from"
+        text = f"{peer.op} {direction} {other} on group '{peer.group.label}'"
+        return Wait(peer.op, text, self._stack, peer)
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        self._waited = True
+        return super().wait(timeout)
+
+    def _give_up_waiting(self, explicit_s: float) -> None:
+        """gloo closes its connections after any time-out; what waits later hears of that."""
+        if not self._lazy:
+            super()._give_up_waiting(explicit_s)
+        self._abandon()
+        raise self._group.model.timed_out(int(explicit_s * 1000), self._op)
+
+    def _time_out(self) -> None:
+        super()._time_out()
+        first = self._error
+        self._abandon()
+        if first is not None:
+            raise first
+
+    def _abandon(self) -> None:
+        self._group.comm.withdraw(self._message)
+        self._group.give_up(PAIR_CLOSURE)
+        self._error = self._group.lost_error()
+
+    def is_completed(self) -> bool:
+        if self._lazy:
+            if not self._waited:
+                self._group.sim.scheduler.poll(f"{self._op}.is_completed()")
+            return self._waited and self._settled()
+        return super().is_completed()
+
+    def get_future(self) -> Any:
+        if self._lazy:
+            raise RuntimeError("Work::getFuture not implemented.")
+        return super().get_future()
+
+    def _source_rank(self) -> int:
+        if self._op != "recv" or self._message.partner is None:
+            raise RuntimeError(_NO_SOURCE)
+        return self._group.comm.view.ranks.index(self._message.partner)
+
+
+class FinishedWork(SimWork):
+    """Work that was over when it was issued; with `error`, in a bad way."""
+
+    def __init__(
+        self,
+        group: SimProcessGroup,
+        op: str,
+        outputs: Sequence[Tensor],
+        stack: Stack,
+        error: BaseException | None = None,
+    ) -> None:
+        super().__init__(group, op, outputs, stack)
+        self._error = error
+
+    def _done(self) -> bool:
+        return True
+
+
+class AllWork(SimWork):
+    """Several pieces of work behind one handle (a coalesced batch)."""
+
+    def __init__(self, group: SimProcessGroup, parts: Sequence[SimWork]) -> None:
+        outputs = [tensor for part in parts for tensor in part.result()]
+        super().__init__(group, "coalesced", outputs, ())
+        self._parts = list(parts)
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        return all([part.wait(timeout) for part in self._parts])
+
+    def is_completed(self) -> bool:
+        return all([part.is_completed() for part in self._parts])
+
+    def _done(self) -> bool:
+        return all(part._done() for part in self._parts)
+
+    def _failure(self) -> BaseException | None:
+        return next((error for part in self._parts if (error := part.exception()) is not None), None)
