@@ -19,7 +19,7 @@ _NAMES = {
     torch.int8: "Char", torch.uint8: "Byte", torch.bool: "Bool", torch.int16: "Short", torch.int32: "Int",
     torch.int64: "Long",
 }  # fmt: skip
-_TAKES_COMPLEX = ("broadcast", "all_reduce", "reduce")
+_TAKES_COMPLEX = ("broadcast", "all_reduce", "reduce", "reduce_scatter")
 
 
 def scalar_name(dtype: torch.dtype) -> str:

@@ -101,7 +101,7 @@ def reduced(tensors: Tensors, name: str, factor: Any = None) -> Tensor:
     scaled = [t * factor for t in tensors] if name == "PREMUL_SUM" else tensors
     total = scaled[0].clone()
     for other in scaled[1:]:
-        total = _REDUCERS[name](total, other.reshape(total.shape))
+        total = _REDUCERS[name](total, other if other.is_sparse else other.reshape(total.shape))
     if name == "AVG":
         size = len(tensors)
         whole = not (total.is_floating_point() or total.is_complex())

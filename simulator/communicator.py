@@ -2,32 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import simpy
-import torch
 from torch import Tensor
 
+from simulator.arguments import run_error
+from simulator.backends import MODELS
 from simulator.barrier_model import CohortBarrier
-from simulator.collectives import Entry, move, split_disagreement
+from simulator.collectives import Entry, deliver, move, split_disagreement
 from simulator.engine.site import Stack
-from simulator.records import Gathering, GroupView, PeerWait
+from simulator.records import Gathering, GroupView, Note, PeerWait
 from simulator.torch_world.simulation import Simulation
 
 ANY_SOURCE = -1
+CLOSING_S = 1e-3
+"""Virtual seconds from the closing of a connection until the other end notices."""
+
+Facts = dict[str, object]
 
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """One collective of one group."""
+    """One collective of one group.
+
+    Attributes:
+        note: says that what its members brought does not fit together; it never completes.
+        broken: a member is gone.
+        error: what every member gets.
+    """
 
     gathering: Gathering
     barrier: CohortBarrier
     entries: dict[int, Entry] = field(default_factory=dict)
-    mismatched: bool = False
+    note: Note | None = None
     done: bool = False
+    broken: bool = False
+    error: BaseException | None = None
+
+    @property
+    def mismatched(self) -> bool:
+        return self.note is not None
 
 
 @dataclass(slots=True, eq=False)
@@ -52,6 +69,7 @@ class Communicator:
     def __init__(self, sim: Simulation, view: GroupView, key: str) -> None:
         self.sim = sim
         self.view = view
+        self.model = MODELS[view.backend]
         self.key = key
         self.slots: dict[int, Slot] = {}
         self.next_seq: dict[int, int] = {}
@@ -72,7 +90,9 @@ class Communicator:
         slot.gathering.arrived[rank] = stack
         slot.entries[rank] = entry
         self.sim.log("enter", entry.op, self.view.label, f"seq={seq}")
-        if not slot.mismatched:
+        if len(slot.entries) == len(slot.barrier.expected):
+            self._compare_splits(slot)
+        if not (slot.mismatched or slot.broken):
             slot.barrier.arrive(rank)
             if slot.barrier.complete:
                 self._complete(slot)
@@ -83,55 +103,56 @@ class Communicator:
         return Slot(gathering, CohortBarrier(self.sim.scheduler.env, self.view.ranks))
 
     def _compare(self, slot: Slot, rank: int, entry: Entry, stack: Stack) -> None:
-        if not slot.entries:
+        """A collective that does not fit together is noted once, with the sides of all who come."""
+        mine = entry.signature()
+        if slot.note is not None:
+            slot.note.facts["sides"] += ((rank, mine, stack),)
             return
-        other = next(iter(slot.entries))
-        mine, theirs = entry.signature(), slot.entries[other].signature()
-        if mine == theirs:
-            return
-        slot.mismatched = True
-        sides = ((other, theirs, slot.gathering.arrived[other]), (rank, mine, stack))
-        self._note_mismatch(slot, sides)
+        odd = entry.scrambled()
+        others = [(r, e.signature(), slot.gathering.arrived[r]) for r, e in slot.entries.items()]
+        if odd is not None or (others and others[0][1] != mine):
+            text = "differs between ranks"
+            if odd is not None:
+                text = f"has a tensor of shape {list(odd.shape)} with strides {list(odd.stride())}, which are ignored"
+            self._note_mismatch(slot, text, (*others, (rank, mine, stack)))
 
-    def _note_mismatch(self, slot: Slot, sides: tuple[tuple[int, dict[str, object], Stack], ...]) -> None:
+    def _note_mismatch(self, slot: Slot, text: str, sides: tuple[tuple[int, Facts, Stack], ...]) -> None:
         self.sim.note(
             "mismatch",
-            f"collective seq {slot.gathering.seq} on group '{self.view.label}' differs between ranks",
+            f"collective seq {slot.gathering.seq} on group '{self.view.label}' {text}",
             stack=sides[-1][2],
             group=self.view,
             seq=slot.gathering.seq,
             sides=sides,
         )
+        slot.note = self.sim.records.notes[-1]
+
+    def _compare_splits(self, slot: Slot) -> None:
+        """All are there: what each sends must be what the other expects, in an all_to_all."""
+        ranks, op = self.view.ranks, slot.gathering.op
+        wrong = split_disagreement(self._entries(slot)) if op.startswith("all_to_all") and not slot.mismatched else None
+        if wrong is not None:
+            sender, receiver = ranks[wrong[0]], ranks[wrong[1]]
+            way = f"elements from rank {sender} to rank {receiver}"
+            arrived = slot.gathering.arrived
+            gives: Facts = {"op": op, way: wrong[2]}
+            takes: Facts = {"op": op, way: wrong[3]}
+            sides = ((sender, gives, arrived[sender]), (receiver, takes, arrived[receiver]))
+            self._note_mismatch(slot, "differs between ranks", sides)
+
+    def _entries(self, slot: Slot) -> list[Entry]:
+        return [slot.entries[rank] for rank in self.view.ranks]
 
     def _complete(self, slot: Slot) -> None:
-        entries = [slot.entries[rank] for rank in self.view.ranks]
-        if entries[0].op.startswith("all_to_all"):
-            wrong = split_disagreement(entries)
-            if wrong is not None:
-                self._note_splits(slot, wrong)
-                return
-        move(entries)
-        slot.done = True
+        entries = self._entries(slot)
+        slot.error = run_error(self.model, entries[0])
+        if slot.error is None:
+            slot.error = _moved(entries)
+        slot.done = slot.error is None
         slot.entries.clear()
         del self.slots[slot.gathering.seq or 0]
         self.sim.scheduler.progress()
         self.sim.log("complete", slot.gathering.op, self.view.label, f"seq={slot.gathering.seq}")
-
-    def _note_splits(self, slot: Slot, wrong: tuple[int, int, int, int]) -> None:
-        slot.mismatched = True
-        slot.barrier.released = self.sim.scheduler.event()
-        sender, receiver, sent, expected = wrong
-        ranks = self.view.ranks
-        arrived = slot.gathering.arrived
-        self._note_mismatch(
-            slot,
-            (
-                (ranks[sender], {"op": slot.gathering.op, f"sends to rank {ranks[receiver]}": sent},
-                 arrived[ranks[sender]]),
-                (ranks[receiver], {"op": slot.gathering.op, f"expects from rank {ranks[sender]}": expected},
-                 arrived[ranks[receiver]]),
-            ),
-        )  # fmt: skip
 
     # -- messages ------------------------------------------------------------------------------------------------
 
@@ -163,8 +184,7 @@ class Communicator:
         if send.tensor.numel() != receive.tensor.numel() or send.tensor.dtype != receive.tensor.dtype:
             self._note_message(send, receive)
             return
-        with torch.inference_mode():
-            receive.tensor.copy_(send.tensor.reshape(receive.tensor.shape))
+        deliver(receive.tensor, send.tensor)
         send.partner, receive.partner = receive.wait.rank, send.wait.rank
         send.met.succeed()
         receive.met.succeed()
@@ -197,11 +217,19 @@ class Communicator:
         """A member is gone. Those who wait for it find out, each in its backend's way."""
         self.lost.setdefault(rank, reason)
         for slot in self.slots.values():
-            if rank not in slot.entries and not slot.barrier.released.triggered:
+            if not (slot.mismatched or slot.barrier.released.triggered):
+                slot.broken = True
                 slot.barrier.released.succeed()
         for message in (*self._sends, *self._receives):
-            if message.wait.peer == rank and not message.met.triggered:
+            if rank in (message.wait.peer, message.wait.rank) and not message.met.triggered:
                 message.met.succeed()
+
+    def give_up(self, rank: int, reason: str) -> None:
+        """A time-out struck at `rank`, which closes its connections; the others notice a moment later."""
+        if rank not in self.lost:
+            self.lost[rank] = reason
+            closing = self.sim.scheduler.env.timeout(CLOSING_S)
+            closing.callbacks.append(lambda _: self.lose(rank, reason))
 
     def lost_member(self) -> tuple[int, str] | None:
         """The first member that is gone, with the reason."""
@@ -216,9 +244,10 @@ def _fits(send: PeerWait, receive: PeerWait) -> bool:
     )  # fmt: skip
 
 
-def describe_peer(view: GroupView, rank: int) -> str:
-    """`rank 3` or `any rank`."""
-    return "any rank" if rank == ANY_SOURCE else f"rank {rank}"
-
-
-Factory = Callable[[Simulation, GroupView, str], Any]
+def _moved(entries: Sequence[Entry]) -> BaseException | None:
+    """Move the data; the error that this gave."""
+    try:
+        move(entries)
+    except (RuntimeError, TypeError, ValueError, NotImplementedError, IndexError) as error:
+        return error
+    return None

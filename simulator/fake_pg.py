@@ -1,287 +1,43 @@
 """torch ProcessGroups of the simulated backends (gloo, nccl, mooncake, mooncake-cpu). Real data moves.
 
 torch's own Python layer calls these where it would call the C++ groups. Each rank has its own `SimProcessGroup`; those
-that belong together share a `Communicator`.
+that belong together share a `Communicator`. Neighbours: backends (how they differ), arguments (what they refuse), work
+(what asynchronous calls return), collectives (how data moves).
 
 What is not modelled:
 - time: a collective takes no virtual time, only waiting does;
 - the mess that a real backend makes of a mismatch (abort, hang, mixed data): the simulator reports a finding, and the
   ranks of that collective wait until they are ended or time out;
 - CUDA streams: a synchronous call on `nccl` blocks the host until its peers have come, where the real one returns;
-- `nccl` takes CPU tensors, since there is no simulated accelerator yet;
+- `nccl` takes CPU tensors, since there is no simulated accelerator yet; its batches of messages are single messages;
+- `torch.ops.c10d.*` called by hand: those operators want a backend of C++, and raise;
 - a rank that *returns* keeps its connections: its peers wait, and the report says that it has finished. Real gloo raises
   `Connection closed by peer` once the process is gone. A rank that fails or is killed does close them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._C import _distributed_c10d as _c
 
-from simulator.collectives import Entry, op_name, split_rows
-from simulator.communicator import ANY_SOURCE, Communicator, Message, Slot
-from simulator.engine.scheduler import Wait
+from simulator.arguments import Arguments
+from simulator.backends import GLOO, MOONCAKE, NCCL, MODELS, BackendModel, seconds
+from simulator.collectives import Entry, below_torch, op_name, split_rows
+from simulator.communicator import ANY_SOURCE, Communicator, Slot
 from simulator.engine.site import Stack
+from simulator.monitored import monitored_barrier
 from simulator.torch_world.simulation import Simulation
+from simulator.work import AllWork, CollectiveWork, FinishedWork, LambdaWork, MessageWork, SimFuture, SimWork
 
-Raises = Callable[[int, str], BaseException]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BackendModel:
-    """How one backend differs from the others."""
-
-    name: str
-    refused_reduce_ops: frozenset[str] = frozenset()
-    """ReduceOps that it does not have."""
-    any_source: bool = True
-    """It can receive from any source."""
-    monitored_barrier: bool = False
-    """It has monitored_barrier."""
-    notices_death: bool = False
-    """Peers of a dead process get an error at once."""
-    keeps_time: bool = True
-    """It honours time-outs."""
-    splits: bool = False
-    """It can split a group (split_group)."""
-    timed_out: Raises = lambda ms, op: RuntimeError(f"{op} timed out after {ms} ms")
-    """The error of a collective that exceeded the group's time-out."""
-
-
-GLOO = BackendModel(
-    name="gloo",
-    refused_reduce_ops=frozenset({"AVG", "PREMUL_SUM"}),
-    monitored_barrier=True,
-    notices_death=True,
-    timed_out=lambda ms, op: RuntimeError(f"[gloo] Timed out waiting {ms}ms for {op} operation to complete"),
-)
-NCCL = BackendModel(
-    name="nccl",
-    any_source=False,
-    splits=True,
-    refused_reduce_ops=frozenset({"BAND", "BOR", "BXOR"}),
-    timed_out=lambda ms, op: dist.DistBackendError(
-        f"[nccl] Watchdog caught collective operation timeout: {op} ran for {ms} milliseconds before timing out."
-    ),
-)
-MOONCAKE = BackendModel(
-    name="mooncake",
-    any_source=False,
-    keeps_time=False,
-    refused_reduce_ops=frozenset({"AVG", "PREMUL_SUM", "BAND", "BOR", "BXOR"}),
-)
-MODELS = {"gloo": GLOO, "nccl": NCCL, "mooncake": MOONCAKE, "mooncake-cpu": MOONCAKE}
-
-
-def seconds(timeout: timedelta | None) -> float | None:
-    """None for a missing time-out, and for the zero or negative ones that mean `use the default`."""
-    return None if timeout is None or timeout.total_seconds() <= 0 else timeout.total_seconds()
-
-
-class SimFuture(torch.futures.Future):  # type: ignore[type-arg, misc]
-    """A future whose `wait` suspends the rank instead of its thread."""
-
-    def __new__(cls, work: SimWork) -> SimFuture:
-        return super().__new__(cls)
-
-    def __init__(self, work: SimWork) -> None:
-        super().__init__()
-        self._work = work
-
-    def wait(self) -> Any:
-        self._work.wait()
-        return super().wait()
-
-    def value(self) -> Any:
-        return super().wait() if self.done() else super().value()
-
-
-class SimWork(_c.Work):
-    """A handle on a collective or a message. `wait` blocks in virtual time."""
-
-    def __init__(self, group: SimProcessGroup, op: str, outputs: Sequence[Tensor], stack: Stack) -> None:
-        super().__init__()
-        self._group = group
-        self._op = op
-        self._outputs = list(outputs)
-        self._stack = stack
-        self._error: BaseException | None = None
-        self._future: SimFuture | None = None
-
-    # -- what subclasses know ------------------------------------------------------------------------------------
-
-    def _met(self) -> Any:
-        """The simpy event that triggers when the work can go on (done, or a member lost)."""
-        raise NotImplementedError
-
-    def _done(self) -> bool:
-        raise NotImplementedError
-
-    def _waiting_for(self) -> Wait:
-        raise NotImplementedError
-
-    def _withdraw(self) -> None:
-        """A time-out struck."""
-
-    # -- torch's interface ---------------------------------------------------------------------------------------
-
-    def wait(self, timeout: timedelta | None = None) -> bool:
-        explicit = seconds(timeout)
-        if not self._done():
-            self._block(explicit)
-        if self._error is not None:
-            raise self._error
-        return True
-
-    def _block(self, explicit_s: float | None) -> None:
-        group = self._group
-        wait = self._waiting_for()
-        wait.deadline_is_explicit = explicit_s is not None
-        limit_s = explicit_s if explicit_s is not None else group.timeout_s
-        in_time = group.sim.wait(self._met(), wait, limit_s if group.model.keeps_time else None)
-        if not in_time:
-            self._time_out(explicit_s, limit_s)
-        elif not self._done():
-            self._error = group.lost_error()
-
-    def _time_out(self, explicit_s: float | None, limit_s: float) -> None:
-        if explicit_s is not None:
-            raise RuntimeError("Operation timed out!")
-        self._withdraw()
-        group = self._group
-        self._error = group.model.timed_out(int(limit_s * 1000), self._op)
-        group.sim.note("timeout", str(self._error), stack=self._stack, group=group.comm.view)
-        group.comm.lost.setdefault(group.global_rank, "Application timeout caused pair closure")
-
-    def is_completed(self) -> bool:
-        if not self._done() and self._error is None:
-            self._group.sim.scheduler.poll(f"{self._op}.is_completed()")
-        return self._done() or self._error is not None
-
-    def is_success(self) -> bool:
-        return self._done()
-
-    def exception(self) -> BaseException | None:
-        return self._error
-
-    def result(self) -> list[Tensor]:
-        return self._outputs
-
-    def synchronize(self) -> None:
-        self.wait()
-
-    def block_current_stream(self) -> None:
-        self.wait()
-
-    def source_rank(self) -> int:
-        return self._source_rank()
-
-    def _source_rank(self) -> int:
-        raise RuntimeError("sourceRank() may only be called on work objects that correspond to a recv call.")
-
-    def get_future(self) -> Any:
-        if self._future is None:
-            self._future = SimFuture(self)
-            self._resolve(self._future)
-        return self._future
-
-    def _resolve(self, future: SimFuture) -> None:
-        if self._done():
-            future.set_result(self._outputs)
-            return
-        self._met().callbacks.append(lambda _: self._settle(future))
-
-    def _settle(self, future: SimFuture) -> None:
-        if self._done():
-            future.set_result(self._outputs)
-        else:
-            future.set_exception(self._error or self._group.lost_error())
-
-    def get_future_result(self) -> Any:
-        return self.get_future()
-
-
-class CollectiveWork(SimWork):
-    """One rank's part in a collective."""
-
-    def __init__(self, group: SimProcessGroup, slot: Slot, outputs: Sequence[Tensor], stack: Stack) -> None:
-        super().__init__(group, slot.gathering.op, outputs, stack)
-        self._slot = slot
-
-    def _met(self) -> Any:
-        return self._slot.barrier.released
-
-    def _done(self) -> bool:
-        return self._slot.done
-
-    def _waiting_for(self) -> Wait:
-        gathering = self._slot.gathering
-        text = f"{gathering.op} on group '{gathering.group.label}' seq {gathering.seq}"
-        return Wait("collective", text, self._stack, gathering)
-
-
-class MessageWork(SimWork):
-    """A posted send or receive."""
-
-    def __init__(self, group: SimProcessGroup, message: Message) -> None:
-        super().__init__(group, message.wait.op, [message.tensor], message.stack)
-        self._message = message
-
-    def _met(self) -> Any:
-        return self._message.met
-
-    def _done(self) -> bool:
-        return self._message.partner is not None
-
-    def _waiting_for(self) -> Wait:
-        peer = self._message.wait
-        other = "any rank" if peer.peer == ANY_SOURCE else f"rank {peer.peer}"
-        direction = "to" if peer.op == "send" else "from"
-        text = f"{peer.op} {direction} {other} on group '{peer.group.label}'"
-        return Wait(peer.op, text, self._stack, peer)
-
-    def _withdraw(self) -> None:
-        self._group.comm.withdraw(self._message)
-
-    def _source_rank(self) -> int:
-        assert self._message.partner is not None
-        return self._group.comm.view.ranks.index(self._message.partner)
-
-
-class FinishedWork(SimWork):
-    """Work that was done when it was issued."""
-
-    def _done(self) -> bool:
-        return True
-
-
-class AllWork(SimWork):
-    """Several pieces of work behind one handle (a coalesced batch)."""
-
-    def __init__(self, group: SimProcessGroup, parts: Sequence[SimWork]) -> None:
-        outputs = [tensor for part in parts for tensor in part.result()]
-        super().__init__(group, "coalesced", outputs, ())
-        self._parts = list(parts)
-
-    def wait(self, timeout: timedelta | None = None) -> bool:
-        return all([part.wait(timeout) for part in self._parts])
-
-    def is_completed(self) -> bool:
-        return all([part.is_completed() for part in self._parts])
-
-    def _done(self) -> bool:
-        return all(part._done() for part in self._parts)
-
-    def _met(self) -> Any:
-        env = self._group.sim.scheduler.env
-        return env.all_of([part._met() for part in self._parts])
+__all__ = [
+    "GLOO", "MODELS", "MOONCAKE", "NCCL", "BackendModel", "FinishedWork", "Options", "SimFuture", "SimProcessGroup",
+    "SimWork",
+]  # fmt: skip
 
 
 class Options:
@@ -309,8 +65,12 @@ class SimProcessGroup(dist.ProcessGroup):
         ranks: global ranks as this rank declares them, if that is more than those who meet now.
     """
 
-    supports_coalescing = False
     supports_time_estimate = False
+    supports_shrinking = False
+    supports_reconfigure = False
+    supports_tensor_alloc = False
+    supports_window = False
+    use_pg_for_symm_mem_rendezvous = False
 
     def __init__(
         self,
@@ -332,6 +92,7 @@ class SimProcessGroup(dist.ProcessGroup):
         self.closed = False
         self.timeout_s = timeout.total_seconds()
         self._group_rank = rank
+        self._declared_size = len(ranks)
         self._name = comm.view.name
         self._desc = comm.view.desc
         self._store = store
@@ -339,8 +100,23 @@ class SimProcessGroup(dist.ProcessGroup):
 
     # -- identity ------------------------------------------------------------------------------------------------
 
+    def rank(self) -> int:
+        """The base class asks a virtual C++ method, which asks Python back: this is twenty times as fast."""
+        return self._group_rank
+
+    def size(self) -> int:
+        return self._declared_size
+
     def getBackendName(self) -> str:
+        """For C++: DistributedDataParallel's logger takes a group called `gloo` for a ProcessGroupGloo of C++."""
+        return "simulated"
+
+    def _get_backend_name(self) -> str:
         return self.model.name
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return [torch.device("cpu")]
 
     def name(self) -> str:
         return self.comm.view.backend
@@ -366,8 +142,14 @@ class SimProcessGroup(dist.ProcessGroup):
     def supports_splitting(self) -> bool:
         return self.model.splits
 
+    @property
+    def supports_coalescing(self) -> bool:
+        return self.model.coalesces
+
     def _get_backend(self, device: torch.device) -> SimProcessGroup:
         return self
+
+    get_backend = _get_backend
 
     def _set_sequence_number_for_group(self) -> None:
         """Nothing: sequence numbers are kept in any case."""
@@ -375,13 +157,34 @@ class SimProcessGroup(dist.ProcessGroup):
     def _get_sequence_number_for_group(self) -> int:
         return self.comm.next_seq.get(self.global_rank, 0)
 
+    def _has_hooks(self) -> bool:
+        return False
+
+    def _wait_for_pending_works(self) -> None:
+        """Nothing: this is for hooks, of which there are none."""
+
+    def _enable_collectives_timing(self) -> None:
+        """Nothing: collectives take no time."""
+
     def set_timeout(self, timeout: timedelta) -> None:
         self.timeout_s = timeout.total_seconds()
+        self.options._timeout = timeout
 
     _set_default_timeout = set_timeout
 
+    def _add_ephemeral_timeout(self, timeout: timedelta) -> None:
+        """Nothing: it would extend the next call's time-out."""
+
     def eager_connect_single_device(self, device: Any = None) -> None:
         """Nothing: connections cost no time."""
+
+    def perform_nocolor_split(self, device: Any = None) -> None:
+        """Nothing: a rank that is in no part of a split does not wait for the others."""
+
+    def comm_split_count(self) -> int:
+        return self._splits
+
+    _splits = 0
 
     def shutdown(self) -> None:
         self.closed = True
@@ -395,108 +198,165 @@ class SimProcessGroup(dist.ProcessGroup):
     # -- collectives ---------------------------------------------------------------------------------------------
 
     def _join(self, entry: Entry) -> SimWork:
-        self._check(entry)
         stack = self.sim.sites.capture(2)
+        if any(tensor.is_meta for tensor in entry.inputs):
+            return FinishedWork(self, entry.op, entry.outputs, stack)
+        lost = self._check(entry)
+        if lost is not None:
+            return FinishedWork(self, entry.op, entry.outputs, stack, lost)
         if self.sim.probe_watch is not None:
             self.sim.probe_watch(entry.op, stack)
         slot = self._slot(entry, stack)
-        return self._issued(CollectiveWork(self, slot, entry.outputs, stack))
+        lazy = entry.op == "reduce_scatter" and self.model.lazy_messages
+        kind = LambdaWork if lazy else CollectiveWork
+        return self._issued(kind(self, slot, entry.outputs, stack, entry.limit_s))
 
     def _slot(self, entry: Entry, stack: Stack) -> Slot:
         return self.comm.enter(self.global_rank, entry, stack)
 
-    def _check(self, entry: Entry) -> None:
+    def _check(self, entry: Entry) -> BaseException | None:
+        """Raise what the call itself raises; return what its work will."""
         self._check_open(entry.op)
         if entry.reduce in self.model.refused_reduce_ops:
-            raise RuntimeError(f"Cannot use ReduceOp.{entry.reduce} with {self.model.name.capitalize()}")
+            raise self.model.error(f"Cannot use ReduceOp.{entry.reduce} with {self.model.title}")
+        return self.lost_error() if self.model.notices_death and self.comm.lost else None
 
     def _check_open(self, op: str) -> None:
         self.sim.must_be_here(f"{op} on group '{self.comm.view.label}'")
-        if self.closed:
+        if self.closed and not self.model.usable_after_destroy:
             raise RuntimeError(f"{op} on group '{self.comm.view.label}' after destroy_process_group")
-        if self.model.notices_death and self.comm.lost:
-            raise self.lost_error()
 
     def lost_error(self) -> RuntimeError:
-        """What the backend raises once a member is gone."""
-        rank, reason = self.comm.lost_member() or (self.global_rank, "Connection closed by peer")
-        if rank == self.global_rank:
-            return RuntimeError(f"[gloo] {reason}")
+        """What the backend raises once a member is gone, or this rank has closed its connections."""
+        mine = self.comm.lost.get(self.global_rank)
+        if mine is not None:
+            return RuntimeError(f"[gloo] {mine}")
+        rank, reason = self.comm.lost_member() or (self.global_rank, "unknown")
         return RuntimeError(f"[gloo] Connection closed by peer [rank {rank}: {reason}]")
+
+    def give_up(self, reason: str) -> None:
+        """A time-out struck here: gloo closes all connections of the group."""
+        if self.model.notices_death:
+            self.comm.give_up(self.global_rank, reason)
 
     def _issued(self, work: SimWork) -> SimWork:
         if self._coalescing is not None:
             self._coalescing.append(work)
         return work
 
+    @property
+    def _must(self) -> Arguments:
+        return Arguments(self.model, self.size())
+
+    def _raw(self, *tensors: Tensor) -> Sequence[Tensor]:
+        return tensors if self.model.strides == "ignore" else ()
+
     def allreduce(self, tensors: Any, opts: Any = None, timeout: timedelta | None = None) -> SimWork:
         held = _listed(tensors)
+        self._must.not_empty("allreduce", held)
         name, factor = _reduction(opts)
-        return self._join(Entry("all_reduce", held, held, reduce=name, factor=factor))
+        if held[0].is_sparse and name != "SUM":
+            text = "unsupported reduction operation (allreduce of sparse tensors only works with ReduceOp.SUM)"
+            raise self.model.refuse("allreduce", text)
+        self._must.contiguous(held)
+        raw = () if held[0].is_sparse else self._raw(*held)
+        return self._join(
+            Entry("all_reduce", held, held, reduce=name, factor=factor, raw=raw, limit_s=_limit_s(opts, timeout))
+        )
 
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> SimWork:
-        return self.allreduce(tensors, opts)
+        self._must.not_empty("allreduce_coalesced", tensors)
+        self._must.one_dtype("allreduce_coalesced", tensors)
+        self._must.dense("allreduce_coalesced", tensors)
+        name, factor = _reduction(opts)
+        return self._join(
+            Entry("all_reduce", tensors, tensors, reduce=name, factor=factor, limit_s=_limit_s(opts))
+        )  # fmt: skip
 
     def broadcast(self, tensors: Any, opts: Any = None, timeout: timedelta | None = None) -> SimWork:
-        held = _listed(tensors)
-        root = opts if isinstance(opts, int) else opts.rootRank
-        return self._join(Entry("broadcast", held, held, root=root))
+        held, root = _listed(tensors), _root(opts)
+        self._must.root("broadcast", root)
+        self._must.dense("broadcast", held)
+        return self._join(
+            Entry("broadcast", held, held, root=root, raw=self._raw(*held), limit_s=_limit_s(opts, timeout))
+        )
 
     def reduce(self, tensors: Any, opts: Any = None, op: Any = None, timeout: Any = None) -> SimWork:
-        held = _listed(tensors)
-        root = opts if isinstance(opts, int) else opts.rootRank
+        held, root = _listed(tensors), _root(opts)
+        self._must.root("reduce", root)
+        self._must.dense("reduce", held)
         name, factor = _reduction(op if isinstance(opts, int) else opts)
-        return self._join(Entry("reduce", held, held, reduce=name, root=root, factor=factor))
+        raw, limit_s = self._raw(*held), _limit_s(opts, timeout)
+        return self._join(Entry("reduce", held, held, reduce=name, root=root, factor=factor, raw=raw, limit_s=limit_s))
 
     def allgather(self, output_lists: Any, inputs: Any, opts: Any = None, timeout: Any = None) -> SimWork:
-        lists = [output_lists] if isinstance(output_lists[0], Tensor) else output_lists
-        self._check_list(lists[0])
-        return self._join(Entry("all_gather", _listed(inputs), [t for row in lists for t in row]))
+        rows, held = _rows(output_lists), _listed(inputs)
+        self._must.lists("allgather", rows, held)
+        return self._join(Entry("all_gather", held, [t for row in rows for t in row], limit_s=_limit_s(opts, timeout)))
 
     def allgather_coalesced(self, output_lists: Any, inputs: list[Tensor], opts: Any = None) -> SimWork:
-        """`output_lists` holds, for each input, one tensor per rank."""
-        return self.allgather(output_lists, inputs, opts)
+        """`output_lists` holds, for each rank, one tensor per input."""
+        self._must.coalesced_lists("allgather_coalesced", output_lists, inputs)
+        outputs = [output_lists[rank][index] for index in range(len(inputs)) for rank in range(self.size())]
+        return self._join(Entry("all_gather", inputs, outputs, limit_s=_limit_s(opts)))
 
     def all_gather_single(self, output: Tensor, source: Tensor, opts: Any = None) -> SimWork:
-        return self._join(Entry("all_gather", [source], self._parts(output, source)))
+        self._must.all_gather_single(output, source)
+        parts = self._parts(output)
+        self._must.lists("allgather", [parts], [source])
+        return self._join(Entry("all_gather", [source], parts, limit_s=_limit_s(opts)))
 
     _allgather_base = all_gather_single
 
     def all_gather_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> SimWork:
-        parts = [part for output, source in zip(outputs, inputs, strict=True) for part in self._parts(output, source)]
-        return self._join(Entry("all_gather", inputs, parts))
+        parts = [self._parts(output) for output in outputs]
+        for row, output, source in zip(parts, outputs, inputs, strict=True):
+            self._must.all_gather_single(output, source)
+            self._must.lists("allgather_coalesced", [row], [source])
+        return self._join(Entry("all_gather", inputs, [t for row in parts for t in row], limit_s=_limit_s(opts)))
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
-    def _parts(self, whole: Tensor, part: Tensor) -> list[Tensor]:
-        """`whole` seen as one piece per rank, each with as many elements as `part`."""
-        size = self.size()
-        if whole.numel() != part.numel() * size:
-            raise ValueError(
-                f"output tensor has {whole.numel()} elements, expected {size} times the input's {part.numel()}"
-            )
-        return list(whole.view(-1).chunk(size)) if whole.numel() else [whole] * size
+    def _parts(self, whole: Tensor) -> list[Tensor]:
+        """`whole` in one piece per rank: by rows where the backend insists on shapes, else by elements."""
+        with below_torch():
+            if not self.model.equal_shapes and whole.is_contiguous():
+                whole = whole.view(-1)
+            if whole.dim() and not whole.shape[0]:
+                return [whole] * self.size()
+            return list(whole.chunk(self.size()))
 
     def gather(self, output_lists: Any, inputs: Any, opts: Any = None, timeout: Any = None) -> SimWork:
-        root = opts if isinstance(opts, int) else opts.rootRank
-        rows = output_lists[0] if output_lists and isinstance(output_lists[0], (list, tuple)) else output_lists
-        if self._group_rank == root:
-            self._check_list(rows)
-        return self._join(Entry("gather", _listed(inputs), list(rows), root=root))
+        held, root = _listed(inputs), _root(opts)
+        rows = _rows(output_lists)[0] if output_lists else []
+        self._must.root("gather", root)
+        self._must.dense("gather", held)
+        self._must.rooted_list("gather", self._group_rank == root, rows, held[0], "output")
+        return self._join(Entry("gather", held, list(rows), root=root, limit_s=_limit_s(opts, timeout)))
+
+    def gather_single(self, output: Tensor, source: Tensor, opts: Any = None) -> SimWork:
+        here = self._group_rank == _root(opts)
+        return self.gather([self._parts(output)] if here else [], [source], opts)
+
+    gather_into_tensor = gather_single
 
     def scatter(self, outputs: Any, input_lists: Any, opts: Any = None, timeout: Any = None) -> SimWork:
-        root = opts if isinstance(opts, int) else opts.rootRank
-        rows = input_lists[0] if input_lists and isinstance(input_lists[0], (list, tuple)) else input_lists
-        if self._group_rank == root:
-            self._check_list(rows)
-        return self._join(Entry("scatter", list(rows), _listed(outputs), root=root))
+        held, root = _listed(outputs), _root(opts)
+        rows = _rows(input_lists)[0] if input_lists else []
+        self._must.root("scatter", root)
+        self._must.dense("scatter", held)
+        self._must.rooted_list("scatter", self._group_rank == root, rows, held[0], "input")
+        raw, limit_s = self._raw(*rows, *held), _limit_s(opts, timeout)
+        return self._join(Entry("scatter", list(rows), held, root=root, raw=raw, limit_s=limit_s))
 
     def reduce_scatter(self, outputs: Any, input_lists: Any, opts: Any = None, timeout: Any = None) -> SimWork:
-        lists = [input_lists] if isinstance(input_lists[0], Tensor) else input_lists
-        self._check_list(lists[0])
+        lists, held = _rows(input_lists), _listed(outputs)
         name, factor = _reduction(opts)
-        flat = [t for row in lists for t in row]
-        return self._join(Entry("reduce_scatter", flat, _listed(outputs), reduce=name, factor=factor))
+        for row, output in zip(lists, held, strict=True):
+            self._must.reduce_scatter_list(row)
+            self._must.alike("reduce_scatter", [row[self._group_rank]], output)
+        flat, limit_s = [t for row in lists for t in row], _limit_s(opts, timeout)
+        return self._join(Entry("reduce_scatter", flat, held, reduce=name, factor=factor, limit_s=limit_s))
 
     def reduce_scatter_single(self, output: Tensor, source: Tensor, opts: Any = None) -> SimWork:
         return self.reduce_scatter_single_coalesced([output], [source], opts)
@@ -506,66 +366,100 @@ class SimProcessGroup(dist.ProcessGroup):
     def reduce_scatter_single_coalesced(
         self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
     ) -> SimWork:
+        for output, source in zip(outputs, inputs, strict=True):
+            self._must.reduce_scatter_single(output, source)
         name, factor = _reduction(opts)
-        parts = [part for output, source in zip(outputs, inputs, strict=True) for part in self._parts(source, output)]
-        return self._join(Entry("reduce_scatter", parts, outputs, reduce=name, factor=factor))
+        parts = [part for source in inputs for part in self._parts(source)]
+        return self._join(
+            Entry("reduce_scatter", parts, outputs, reduce=name, factor=factor, limit_s=_limit_s(opts))
+        )  # fmt: skip
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
     def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> SimWork:
-        self._check_list(outputs)
-        self._check_list(inputs)
-        return self._join(Entry("all_to_all", inputs, outputs))
+        self._must.all_to_all_lists("alltoall", outputs, inputs)
+        return self._join(Entry("all_to_all", inputs, outputs, limit_s=_limit_s(opts)))
 
     def all_to_all_single(
-        self, output: Tensor, source: Tensor, out_splits: list[int], in_splits: list[int], opts: Any = None
+        self,
+        output: Tensor,
+        source: Tensor,
+        out_splits: list[int],
+        in_splits: list[int],
+        opts: Any = None,
+        timeout: timedelta | None = None,
     ) -> SimWork:
         size = self.size()
-        entry = Entry("all_to_all_single", split_rows(source, in_splits, size), split_rows(output, out_splits, size))
-        return self._join(entry)
+        self._must.dense("alltoall_base", [output, source])
+        if not source.is_contiguous():
+            raise ValueError("Tensors must be contiguous")
+        with below_torch():
+            sent, got = split_rows(source, in_splits, size), split_rows(output, out_splits, size)
+        limit_s = _limit_s(opts, timeout)
+        return self._join(Entry("all_to_all_single", sent, got, raw=self._raw(output), limit_s=limit_s))
 
     alltoall_base = all_to_all_single
 
     def barrier(self, opts: Any = None, timeout: timedelta | None = None) -> SimWork:
-        return self._join(Entry("barrier", [], []))
+        return self._join(Entry("barrier", [], [], limit_s=_limit_s(opts, timeout)))
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
         if not self.model.monitored_barrier:
             raise RuntimeError(f"ProcessGroup {self.model.name} does not support monitoredBarrier")
         monitored_barrier(self, timeout, wait_all_ranks)
 
-    def _check_list(self, tensors: Sequence[Tensor]) -> None:
-        if len(tensors) != self.size():
-            raise ValueError(f"tensor list has {len(tensors)} entries, expected one per rank of the group: {self.size()}")
-
     # -- messages ------------------------------------------------------------------------------------------------
 
     def send(self, tensors: list[Tensor], peer: int, tag: int = 0) -> SimWork:
-        self._check_open("send")
-        stack = self.sim.sites.capture(1)
-        ranks = self.comm.view.ranks
-        message = self.comm.post_send(self.global_rank, ranks[peer], tensors[0], tag, stack)
-        return self._issued(MessageWork(self, message))
+        self._must.message(tensors, tag, "send to", peer, self._group_rank)
+        self._check_connected("send", peer)
+        return self._issued(self.post_send(tensors[0], peer, tag, self.sim.sites.capture(1)))
 
     def recv(self, tensors: list[Tensor], peer: int, tag: int = 0) -> SimWork:
-        self._check_open("recv")
-        source = ANY_SOURCE if peer == ANY_SOURCE else self.comm.view.ranks[peer]
-        message = self.comm.post_receive(self.global_rank, source, tensors[0], tag, self.sim.sites.capture(1))
-        return self._issued(MessageWork(self, message))
+        self._must.message(tensors, tag, "recv from", peer, self._group_rank)
+        self._check_connected("recv", peer)
+        return self._issued(self.post_receive(tensors[0], peer, tag, self.sim.sites.capture(1)))
 
     def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> SimWork:
         if not self.model.any_source:
             raise RuntimeError(f"ProcessGroup {self.model.name} does not support recvAnysource")
-        return self.recv(tensors, ANY_SOURCE, tag)
+        someone = 0 if self._group_rank else self.size() - 1
+        self._must.message(tensors, tag, "recv from", someone, self._group_rank)
+        self._check_connected("recv", ANY_SOURCE)
+        return self._issued(self.post_receive(tensors[0], ANY_SOURCE, tag, self.sim.sites.capture(1)))
+
+    recvAnysource = recv_anysource
+
+    def _check_connected(self, op: str, peer: int) -> None:
+        self._check_open(op)
+        ends = {self.global_rank, ANY_SOURCE if peer == ANY_SOURCE else self.comm.view.ranks[peer]}
+        if self.model.notices_death and not ends.isdisjoint(self.comm.lost):
+            raise self.lost_error()
+
+    def post_send(self, tensor: Tensor, peer: int, tag: int, stack: Stack) -> MessageWork:
+        """A send to group rank `peer`."""
+        ranks = self.comm.view.ranks
+        return MessageWork(self, self.comm.post_send(self.global_rank, ranks[peer], tensor, tag, stack))
+
+    def post_receive(self, tensor: Tensor, peer: int, tag: int, stack: Stack) -> MessageWork:
+        """A receive from group rank `peer`, or from ANY_SOURCE."""
+        source = ANY_SOURCE if peer == ANY_SOURCE else self.comm.view.ranks[peer]
+        return MessageWork(self, self.comm.post_receive(self.global_rank, source, tensor, tag, stack))
 
     # -- batches and splits --------------------------------------------------------------------------------------
 
     def _start_coalescing(self, device: Any) -> None:
+        if not self.model.coalesces:
+            raise RuntimeError(f"Backend {self.model.name} does not support startCoalescing")
         self._coalescing = []
 
     def _end_coalescing(self, device: Any) -> SimWork:
+        if not self.model.coalesces:
+            raise RuntimeError(f"Backend {self.model.name} does not support endCoalescing")
         parts, self._coalescing = self._coalescing or [], None
         return AllWork(self, parts)
+
+    start_coalescing, end_coalescing = _start_coalescing, _end_coalescing
 
     def split_group(
         self,
@@ -576,12 +470,40 @@ class SimProcessGroup(dist.ProcessGroup):
         group_desc: str | None = None,
         device_types: Any = None,
     ) -> SimProcessGroup | None:
-        """Collective over this group; the parts are told apart by their ranks."""
-        return split(self, new_ranks, timeout, group_name or "", group_desc or "")
+        """Collective over this group; the parts are told apart by their ranks. Group ranks of this group."""
+        from simulator.torch_world.meeting import meet
+
+        self._splits += 1
+        if self._group_rank not in new_ranks:
+            return None
+        parent, name, desc = self.comm.view, group_name or "", group_desc or ""
+        ranks = tuple(parent.ranks[rank] for rank in new_ranks)
+        store = type(self._store)(f"{name}/", self._store)
+        room = meet(self.sim, store, type(parent)(name, desc, ranks, parent.backend), wait_s=None)
+        limit = timeout or timedelta(seconds=self.timeout_s)
+        child = SimProcessGroup(
+            self.sim, self.model, room.comm, new_ranks.index(self._group_rank), store, limit
+        )  # fmt: skip
+        self.sim.must_be_here("a process group").groups.append(child)
+        return child
 
 
 def _listed(tensors: Any) -> list[Tensor]:
     return [tensors] if isinstance(tensors, Tensor) else list(tensors)
+
+
+def _rows(lists: Any) -> list[Sequence[Tensor]]:
+    """A list of lists of tensors, also from the one list that the short forms take."""
+    return [lists] if lists and isinstance(lists[0], Tensor) else list(lists)
+
+
+def _root(opts: Any) -> int:
+    return opts if isinstance(opts, int) else int(opts.rootRank)
+
+
+def _limit_s(opts: Any, timeout: timedelta | None = None) -> float | None:
+    """The time-out of one call, if it was given one."""
+    return seconds(timeout) or seconds(getattr(opts, "timeout", None))
 
 
 def _reduction(opts: Any) -> tuple[str, Any]:
@@ -592,69 +514,3 @@ def _reduction(opts: Any) -> tuple[str, Any]:
     name = op_name(reduce_op)
     factor = reduce_op.__getstate__()[1] if name == "PREMUL_SUM" else None
     return name, factor
-
-
-def split(
-    group: SimProcessGroup, new_ranks: list[int], timeout: timedelta | None, name: str, desc: str
-) -> SimProcessGroup | None:
-    """`ProcessGroup.split_group`: `new_ranks` are group ranks of the parent."""
-    from simulator.torch_world.meeting import meet
-
-    if group._group_rank not in new_ranks:
-        return None
-    parent = group.comm.view
-    ranks = tuple(parent.ranks[rank] for rank in new_ranks)
-    store = type(group._store)(f"{name}/", group._store)
-    room = meet(group.sim, store, type(parent)(name, desc, ranks, parent.backend), wait_s=None)
-    child = SimProcessGroup(
-        group.sim,
-        group.model,
-        room.comm,
-        new_ranks.index(group._group_rank),
-        store,
-        timeout or timedelta(seconds=group.timeout_s),
-    )
-    child._set_group_name(name)
-    child._set_group_desc(desc)
-    return child
-
-
-def monitored_barrier(group: SimProcessGroup, timeout: timedelta | None, wait_all_ranks: bool) -> None:
-    """Rank 0 hears from each rank in turn, then tells all; it names those that do not come in time.
-
-    Source: ProcessGroupGloo::monitoredBarrier.
-    """
-    limit = timeout or timedelta(seconds=group.timeout_s)
-    tag, token = -2, torch.zeros(1, dtype=torch.uint8)
-    if group.rank() != 0:
-        try:
-            group.send([token], 0, tag).wait(limit)
-            group.recv([token], 0, tag).wait(limit)
-        except RuntimeError as error:
-            raise RuntimeError(
-                f"Rank {group.rank()} successfully reached monitoredBarrier, but received errors while waiting for "
-                f"send/recv from rank 0. Please check rank 0 logs for faulty rank.\n Original exception: \n{error}"
-            ) from None
-        return
-    late = _hear_from_all(group, limit, wait_all_ranks, tag)
-    if late:
-        who = f"Rank {late[0]}" if len(late) == 1 else f"Ranks {', '.join(map(str, late))}"
-        millis = int(limit.total_seconds() * 1000)
-        raise RuntimeError(f"[Rank 0]: {who} failed to pass monitoredBarrier in {millis} ms")
-    for peer in range(1, group.size()):
-        group.send([token], peer, tag).wait(limit)
-
-
-def _hear_from_all(group: SimProcessGroup, limit: timedelta, wait_all_ranks: bool, tag: int) -> list[int]:
-    late: list[int] = []
-    for peer in range(1, group.size()):
-        work = group.recv([torch.zeros(1, dtype=torch.uint8)], peer, tag)
-        try:
-            work.wait(limit)
-        except RuntimeError:
-            assert isinstance(work, MessageWork)
-            work._withdraw()
-            late.append(peer)
-            if not wait_all_ranks:
-                break
-    return late

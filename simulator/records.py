@@ -76,7 +76,7 @@ class GroupSlot:
 
     Attributes:
         ranks: the list that the first caller gave.
-        calls: rank to the stack of its call.
+        calls: rank to the stack of its call; filled in by `WorldRecord.settled`.
         others: the lists of those ranks that gave another one than `ranks`.
         returned: what the call gave to those who joined after the launch.
     """
@@ -93,13 +93,31 @@ class GroupSlot:
 
 @dataclass(slots=True)
 class WorldRecord:
-    """The world-mode `new_group` calls of all ranks whose default group is the same, in order."""
+    """The world-mode `new_group` calls of all ranks whose default group is the same, in order.
+
+    Attributes:
+        members: rank to its cohort, for ranks that made such a call.
+        stacks: rank to the stacks of its calls, in order: one list a rank, since a large bring-up makes millions.
+    """
 
     key: str
     size: int
     members: dict[int, str] = field(default_factory=dict)
     slots: list[GroupSlot] = field(default_factory=list)
-    counts: dict[int, int] = field(default_factory=dict)
+    stacks: dict[int, list[Stack]] = field(default_factory=dict)
+
+    def count(self, rank: int) -> int:
+        """How many calls `rank` made."""
+        return len(self.stacks.get(rank, ()))
+
+    def shortest(self) -> int:
+        """The number of calls that every rank of the default group made."""
+        return min(self.count(rank) for rank in range(self.size))
+
+    def settled(self, slot: GroupSlot) -> GroupSlot:
+        """`slot` with its `calls`."""
+        slot.calls = {rank: own[slot.index] for rank, own in sorted(self.stacks.items()) if len(own) > slot.index}
+        return slot
 
 
 @dataclass(frozen=True, slots=True)

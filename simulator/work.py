@@ -38,13 +38,13 @@ class SimFuture(torch.futures.Future):  # type: ignore[type-arg, misc]
         super().__init__()
         self._work = work
         self._watched = False
-        self._settled = False
+        self._is_set = False
 
     def settle(self) -> None:
         """Give the future its value or error, once its work has come to an end."""
-        if self._settled or not self._work._settled():
+        if self._is_set or not self._work.settled():
             return
-        self._settled = True
+        self._is_set = True
         error = self._work.exception()
         if error is None:
             self.set_result(self._work.result())
@@ -54,7 +54,7 @@ class SimFuture(torch.futures.Future):  # type: ignore[type-arg, misc]
     def watch(self) -> None:
         """See to it that the future is settled although nobody waits for it."""
         self.settle()
-        if not (self._settled or self._watched):
+        if not (self._is_set or self._watched):
             self._watched = True
             threading.Thread(target=self._attend, name="future", daemon=True).start()
 
@@ -68,7 +68,7 @@ class SimFuture(torch.futures.Future):  # type: ignore[type-arg, misc]
         return super().wait()
 
     def done(self) -> bool:
-        if not self._settled and self._work.is_completed():
+        if not self._is_set and self._work.is_completed():
             self.settle()
         return super().done()
 
@@ -128,14 +128,14 @@ class SimWork(_c.Work):
 
     # -- waiting -------------------------------------------------------------------------------------------------
 
-    def _settled(self) -> bool:
+    def settled(self) -> bool:
         """Whether it has come to an end, good or bad."""
         if self._error is None and not self._done():
             self._error = self._failure()
         return self._error is not None or self._done()
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        if not self._settled():
+        if not self.settled():
             self._block(seconds(timeout))
         if self._error is not None:
             raise type(self._error)(*self._error.args)
@@ -154,7 +154,7 @@ class SimWork(_c.Work):
         wait.deadline_is_explicit = explicit_s is not None
         limits = [limit for limit in (self._left_s(), explicit_s) if limit is not None]
         if group.sim.wait(self._met(), wait, min(limits) if limits else None):
-            if not self._settled():
+            if not self.settled():
                 self._error = group.lost_error()
         elif explicit_s is not None and explicit_s == min(limits):
             self._give_up_waiting(explicit_s)
@@ -182,15 +182,15 @@ class SimWork(_c.Work):
     # -- torch's interface ---------------------------------------------------------------------------------------
 
     def is_completed(self) -> bool:
-        if not self._settled():
+        if not self.settled():
             self._group.sim.scheduler.poll(f"{self._op}.is_completed()")
-        return self._settled()
+        return self.settled()
 
     def is_success(self) -> bool:
-        return self._settled() and self._error is None
+        return self.settled() and self._error is None
 
     def exception(self) -> BaseException | None:
-        return self._error if self._settled() else None
+        return self._error if self.settled() else None
 
     def result(self) -> list[Tensor]:
         return self._outputs
@@ -257,11 +257,11 @@ class CollectiveWork(SimWork):
 class LambdaWork(CollectiveWork):
     """gloo's reduce_scatter: a function that runs in `wait`; it never counts as completed, and has no future."""
 
+    def is_success(self) -> bool:
+        return True
+
     def is_completed(self) -> bool:
         self._group.sim.scheduler.poll(f"{self._op}.is_completed()")
-        return False
-
-    def is_success(self) -> bool:
         return False
 
     def result(self) -> list[Tensor]:
@@ -327,7 +327,7 @@ class MessageWork(SimWork):
         if self._lazy:
             if not self._waited:
                 self._group.sim.scheduler.poll(f"{self._op}.is_completed()")
-            return self._waited and self._settled()
+            return self._waited and self.settled()
         return super().is_completed()
 
     def get_future(self) -> Any:

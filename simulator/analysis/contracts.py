@@ -39,7 +39,7 @@ def first_difference(records: Records) -> Difference | None:
     for world in records.worlds.values():
         for slot in world.slots:
             if slot.others:
-                return Difference(slot, _lists(slot))
+                return Difference(world.settled(slot), _lists(slot))
     return None
 
 
@@ -57,7 +57,8 @@ def missing_calls(records: Records, facts: RunFacts) -> list[Finding]:
     """World-mode `new_group` calls that some rank of the default group never made and never will."""
     findings = []
     for world in records.worlds.values():
-        slots = [slot for slot in world.slots if _is_short(slot, world, records)]
+        late = [world.settled(slot) for slot in world.slots[world.shortest() :]]
+        slots = [slot for slot in late if _is_short(slot, world, records)]
         if slots:
             findings.append(_missing_call(world, slots, records, facts))
     return findings
@@ -182,7 +183,7 @@ def _with_barrier(slot: GroupSlot, world: WorldRecord, records: Records) -> str:
     for other in records.worlds.values():
         same_store = other.key.split("size ")[0] == world.key.split("size ")[0]
         if other is not world and same_store and slot.index < len(other.slots):
-            arrivals.update(dict.fromkeys(other.slots[slot.index].calls, other.size))
+            arrivals.update(dict.fromkeys(other.settled(other.slots[slot.index]).calls, other.size))
     before = listed(arrivals) if arrivals else ""
     callers = [rank for rank in slot.calls if rank not in arrivals]
     passed = predict_store_barrier({**arrivals, **dict.fromkeys(callers, world.size)})

@@ -145,7 +145,7 @@ def _name_skew(head: Blocked, part: Sequence[Blocked], records: Records) -> str:
 
 def _count_skew(records: Records) -> str:
     for world in records.worlds.values():
-        counts = {rank: world.counts.get(rank, 0) for rank in range(world.size) if rank in records.ranks}
+        counts = {rank: world.count(rank) for rank in range(world.size) if rank in records.ranks}
         if len(set(counts.values())) > 1:
             alike: dict[int, list[int]] = {}
             for rank, count in counts.items():

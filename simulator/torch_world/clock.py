@@ -13,9 +13,8 @@ from typing import Any
 from simulator.engine.scheduler import Wait
 from simulator.torch_world.context import EPOCH_S
 from simulator.torch_world.patches import Patches
+from simulator.torch_world.polling import looked
 from simulator.torch_world.simulation import Simulation
-
-_READS_PER_POLL = 100
 
 
 def install_clock(patches: Patches, sim: Simulation) -> None:
@@ -25,9 +24,7 @@ def install_clock(patches: Patches, sim: Simulation) -> None:
         task = sim.scheduler.here()
         if task is None:
             return None
-        task.polls += 1
-        if task.polls >= _READS_PER_POLL and task.ending is None:
-            sim.scheduler.poll("the clock, in a loop")
+        looked(sim, "the clock, in a loop")
         return float(sim.scheduler.env.now + task.owner.clock_skew_s)
 
     def reader(name: str, offset_s: float, in_ns: bool) -> Callable[[], Any]:

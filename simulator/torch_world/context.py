@@ -24,6 +24,11 @@ class Node:
     def host(self) -> str:
         return f"node{self.number}"
 
+    @property
+    def address(self) -> str:
+        """Of the simulated network."""
+        return f"10.0.{(self.number + 1) // 256}.{(self.number + 1) % 256}"
+
 
 class World(c10d._World):
     """torch's container of group state, with dictionaries of its own instead of the module's globals."""

@@ -7,6 +7,7 @@ same calls in the same order; `use_local_synchronization=True` asks that of the 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -86,39 +87,42 @@ def _outcome(result: Any) -> str:
 
 
 def _watch_names(patches: Patches, sim: Simulation) -> None:
+    """Called a million times in a large bring-up, so it does its work in one frame."""
     real = c10d._process_group_name
+    scheduler, of_frame, add = sim.scheduler, sim.sites.of_frame, sim.trace.add
 
     def _process_group_name(ranks: Any, use_hashed_name: bool) -> str:
         name: str = real(ranks, use_hashed_name)
-        context = sim.here()
-        if context is not None and context.pending is not None:
+        task = scheduler.here()
+        if task is not None and task.owner.pending is not None:
+            context: RankContext = task.owner
             pending: PendingGroup = context.pending
             pending.ranks, pending.name = tuple(ranks), name
-            _record(sim, context, pending, sim.sites.capture(1))
+            stack = of_frame(sys._getframe(1))
+            if context.outsiders is not None or ranks[0] not in context.cohort_ranks:
+                _check_cohort(sim, context, pending, stack)
+            mode = "local" if pending.local_sync else _count(sim, context, pending, stack)
+            add(scheduler.env.now, context.rank, "new_group", pending.desc, pending.ranks, mode)
         return name
 
     patches.set(c10d, "_process_group_name", _process_group_name)
 
 
-def _record(sim: Simulation, context: RankContext, pending: PendingGroup, stack: Stack) -> None:
-    rank, ranks = context.rank, pending.ranks
+def _count(sim: Simulation, context: RankContext, pending: PendingGroup, stack: Stack) -> str:
+    """Note a world-mode call in the next slot of its default group."""
+    ranks, (world, stacks) = pending.ranks, _world_of(sim, context)
     assert ranks is not None
-    if context.outsiders is not None or ranks[0] not in context.cohort_ranks:
-        _check_cohort(sim, context, pending, stack)
-    if pending.local_sync:
-        sim.trace.add(sim.scheduler.env.now, rank, "new_group", pending.desc, ranks, "local")
-        return
-    world = _world_of(sim, context)
-    index = world.counts.get(rank, 0)
-    world.counts[rank] = index + 1
+    index = len(stacks)
+    stacks.append(stack)
     if index == len(world.slots):
         extension = bool(getattr(getattr(pending.options, "_settings", None), "is_extension", False))
         world.slots.append(GroupSlot(index, ranks, pending.desc, pending.backend, extension))
     slot = pending.slot = world.slots[index]
-    slot.calls[rank] = stack
-    if slot.ranks != ranks:
-        slot.others[rank] = ranks
-    sim.trace.add(sim.scheduler.env.now, rank, "new_group", pending.desc, ranks, "world")
+    if slot.ranks == ranks:
+        pending.ranks = slot.ranks
+    else:
+        slot.others[context.rank] = ranks
+    return "world"
 
 
 def _check_cohort(sim: Simulation, context: RankContext, pending: PendingGroup, stack: Stack) -> None:
@@ -143,19 +147,22 @@ def _check_cohort(sim: Simulation, context: RankContext, pending: PendingGroup, 
         )
 
 
-def _world_of(sim: Simulation, context: RankContext) -> WorldRecord:
+def _world_of(sim: Simulation, context: RankContext) -> tuple[WorldRecord, list[Stack]]:
+    """The record of the caller's default group, and its own list in it. The same group grown is another record."""
     default: Any = context.world.default_pg
     size = default.size()
-    if context.world_record is not None and context.world_record[0] == (id(default), size):
-        found: WorldRecord = context.world_record[1]
-        return found
+    kept = context.world_record
+    if kept is not None and kept[0] is default and kept[1] == size:
+        return kept[2], kept[3]
     key = f"{default.comm.key}size {size}"
     record = sim.records.worlds.setdefault(key, WorldRecord(key, size))
+    again = context.joins and context.rank in record.members and kept is None
+    if again or context.rank not in record.stacks:
+        record.stacks[context.rank] = []  # a new process in a lost rank's slot makes the calls of the launch again
     record.members[context.rank] = context.cohort
-    if context.joins:
-        record.counts[context.rank] = 0  # a new process in a lost rank's slot makes the calls of the launch again
-    context.world_record = ((id(default), size), record)
-    return record
+    stacks = record.stacks[context.rank]
+    context.world_record = (default, size, record, stacks)
+    return record, stacks
 
 
 def _watch_registry(patches: Patches, sim: Simulation) -> None:

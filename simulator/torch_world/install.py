@@ -15,6 +15,7 @@ from torch.distributed import distributed_c10d as c10d
 from simulator.fake_pg import GLOO, NCCL, BackendModel, Options, SimProcessGroup
 from simulator.records import GroupView
 from simulator.torch_world.clock import install_clock
+from simulator.torch_world.futures import install_futures
 from simulator.torch_world.group_calls import PendingGroup, install_group_calls
 from simulator.torch_world.meeting import meet
 from simulator.torch_world.patches import Patches
@@ -32,6 +33,7 @@ GLOO_TIMEOUT = timedelta(minutes=30)
 @contextmanager
 def installed(sim: Simulation, servers: Servers) -> Iterator[None]:
     """While this is open, code that runs in a rank of `sim` sees the simulation. Afterwards all is as it was."""
+    import_module("torch.distributed.nn.functional")  # its default arguments are WORLD as it is at the import
     patches = Patches()
     restore_plugins = _plugin_state()
     outer_world = c10d._world
@@ -45,6 +47,7 @@ def installed(sim: Simulation, servers: Servers) -> Iterator[None]:
         install_shared_memory(patches, sim)
         _install_mooncake(patches, sim)
         install_threads(patches, sim)
+        install_futures(patches, sim)
         _isolate_threads(True)
         yield
     finally:

@@ -72,7 +72,6 @@ class MooncakeGroup(SimProcessGroup):
         super().__init__(sim, model, room.comm, request.group_rank, request.store, request.timeout, ranks)
         self.settings = settings
         self.elastic = elastic
-        self.declared_size = len(ranks)
         mask = settings.active_ranks
         self.mask = torch.zeros(settings.max_group_size, dtype=torch.int32) if mask is None else mask
         self.refresh_mask()
@@ -86,7 +85,7 @@ class MooncakeGroup(SimProcessGroup):
         return self.elastic is not None and self.slot in self.elastic.membership.active
 
     def size(self) -> int:
-        return self.elastic.membership.world_size if self.elastic is not None and self.active else self.declared_size
+        return self.elastic.membership.world_size if self.elastic is not None and self.active else self._declared_size
 
     def refresh_mask(self) -> None:
         """Write the active ranks into the user's tensor."""
@@ -101,7 +100,7 @@ class MooncakeGroup(SimProcessGroup):
         self._check(entry)
         stack = self.sim.sites.capture(2)
         self.sim.log("local", entry.op, self.comm.view.label)
-        _run_alone(entry, self.slot, self.declared_size)
+        _run_alone(entry, self.slot, self._declared_size)
         return self._issued(FinishedWork(self, entry.op, entry.outputs, stack))
 
     def _slot(self, entry: Entry, stack: Stack) -> Slot:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Iterable
 from typing import Any
 
@@ -102,6 +103,8 @@ class Switching:
         saved.update(self._outside)
         saved["torch_rng"] = self._fresh_state
         saved["argv"] = list(self._outside["argv"])
+        if not self._shared_thread:
+            threading.current_thread()._daemonic = False  # type: ignore[attr-defined]  # the rank's threads inherit it
 
     def _change_directory(self, wanted: str | None) -> None:
         if self._outside["cwd"] is not None or wanted is not None:

@@ -1,95 +1,37 @@
-"""Threads that a rank starts belong to that rank, and its locks block in virtual time.
+"""Threads that a rank starts belong to that rank; each rank has a main thread of its own.
 
-`threading.Condition`, `Event`, `Semaphore`, `Barrier` and `queue.Queue` are built on `threading.Lock` and `RLock`, so
-replacing those two (in rank threads only) carries them along. Not modelled: asyncio's selector, sockets, pipes and
-sub-processes; a lock that was made before the run blocks for real.
+Not modelled: asyncio's selector, sockets, pipes and sub-processes, which block for real; threads started below
+`threading` (`_thread.start_new_thread`, C++), which are no part of the simulation. Names and identities of threads are
+those of the simulator's.
 """
 
 from __future__ import annotations
 
-import _thread
-import queue
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
 
-import simpy
-
-from simulator.engine.errors import RankEnded
 from simulator.engine.scheduler import Task, Wait
+from simulator.torch_world.context import RankContext
+from simulator.torch_world.locks import install_locks
 from simulator.torch_world.patches import Patches
+from simulator.torch_world.polling import looked
 from simulator.torch_world.simulation import Simulation
 
 
-class SimLock:
-    """A lock that is real outside the ranks, and blocks in virtual time inside them."""
-
-    def __init__(self, sim: Simulation) -> None:
-        self._sim = sim
-        self._real = _thread.allocate_lock()
-        self._waiters: list[simpy.Event] = []
-
-    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        if self._real.acquire(False):
-            return True
-        if self._sim.scheduler.here() is None:
-            return self._real.acquire(blocking, timeout)
-        if not blocking:
-            self._sim.scheduler.poll("a lock, in a loop")
-            return self._real.acquire(False)
-        return self._wait(timeout)
-
-    def _wait(self, timeout: float) -> bool:
-        scheduler = self._sim.scheduler
-        deadline = scheduler.env.now + timeout
-        while not self._real.acquire(False):
-            left = None if timeout < 0 else deadline - scheduler.env.now
-            event = scheduler.event()
-            self._waiters.append(event)
-            wait = Wait("lock", "a lock of its own process", self._sim.sites.capture(2), None, left is not None)
-            if (left is not None and left <= 0) or not scheduler.wait(event, wait, left):
-                return self._real.acquire(False)
-        return True
-
-    def release(self) -> None:
-        self._real.release()
-        waiters, self._waiters = self._waiters, []
-        for event in waiters:
-            if not event.triggered:
-                event.succeed()
-
-    def locked(self) -> bool:
-        return self._real.locked()
-
-    def _at_fork_reinit(self) -> None:
-        self._real = _thread.allocate_lock()
-
-    def __enter__(self) -> bool:
-        return self.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
-
-
 def install_threads(patches: Patches, sim: Simulation) -> None:
-    """Replace locks, thread start and join, and the C queue that thread pools use."""
-    real_lock, real_rlock = threading.Lock, threading.RLock
-    patches.set(threading, "Lock", lambda: real_lock() if sim.here() is None else SimLock(sim))
-    patches.set(threading, "_allocate_lock", lambda: real_lock() if sim.here() is None else SimLock(sim))
-    patches.set(threading, "RLock", lambda: real_rlock() if sim.here() is None else _rlock(sim))
-    patches.set(queue, "SimpleQueue", _queue_class(sim, queue.SimpleQueue))
+    """Replace locks, and what starts, ends and lists threads."""
+    install_locks(patches, sim)
     _install_start(patches, sim)
     _install_join(patches, sim)
+    _install_lists(patches, sim)
 
 
-def _rlock(sim: Simulation) -> Any:
-    lock = threading._PyRLock()  # type: ignore[attr-defined]
-    lock._block = SimLock(sim)
-    return lock
-
-
-def _queue_class(sim: Simulation, real: type) -> Callable[[], Any]:
-    return lambda: real() if sim.here() is None else queue._PySimpleQueue()  # type: ignore[attr-defined]
+def task_of(thread: threading.Thread) -> Task | None:
+    """The task of a thread that a rank has started."""
+    task: Task | None = getattr(thread, "_hangcheck_task", None)
+    return task
 
 
 def _install_start(patches: Patches, sim: Simulation) -> None:
@@ -98,42 +40,92 @@ def _install_start(patches: Patches, sim: Simulation) -> None:
         real = getattr(threading, name, None)
         if real is not None:
             patches.set(threading, name, _starter(sim, real))
+    real_start = threading.Thread.start
+
+    def start(self: threading.Thread) -> None:
+        real_start(self)
+        if task_of(self) is not None:
+            _not_awaited_at_exit(self)
+
+    patches.set(threading.Thread, "start", start)
 
 
 def _starter(sim: Simulation, real: Callable[..., Any]) -> Callable[..., Any]:
     def start(bootstrap: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        context = sim.here()
-        if context is None:
+        context, thread = sim.here(), getattr(bootstrap, "__self__", None)
+        if context is None or not isinstance(thread, threading.Thread):
             return real(bootstrap, *args, **kwargs)
-        thread = getattr(bootstrap, "__self__", None)
-        name = getattr(thread, "name", "thread")
-        positional = args[0] if args else ()
-
-        def body() -> None:
-            try:
-                bootstrap(*positional)
-            except RankEnded:
-                pass
-
-        task, run = sim.scheduler.adopt(f"r{context.rank}/{name}", context, body)
+        task, run = sim.scheduler.adopt(f"r{context.rank}/{thread.name}", context, bootstrap)
         context.tasks.append(task)
-        if thread is not None:
-            thread._hangcheck_task = task
-            task.daemon = thread.daemon
-        return real(run, *(((),) if args else ()), **kwargs)
+        thread._hangcheck_task = task  # type: ignore[attr-defined]
+        task.daemon = thread.daemon
+        _watch_exceptions(sim, thread, task)
+        if "daemon" in kwargs:
+            kwargs["daemon"] = True
+        return real(run, *args, **kwargs)
 
     return start
 
 
+def _watch_exceptions(sim: Simulation, thread: Any, task: Task) -> None:
+    """Being ended is no exception; what the user's code raises goes to `threading.excepthook`, and into the trace."""
+    real = thread._invoke_excepthook
+
+    def invoke(self: threading.Thread) -> None:
+        if task.ending is None:
+            error = sys.exc_info()[1]
+            sim.log("thread_error", task.name, type(error).__name__)
+            real(self)
+
+    thread._invoke_excepthook = invoke
+
+
+def _not_awaited_at_exit(thread: Any) -> None:
+    """A thread that had to be given up must not hold up the end of the real process."""
+    locks = getattr(threading, "_shutdown_locks", None)  # Python 3.13 asks the thread's daemon flag instead
+    if locks is not None:
+        locks.discard(thread._tstate_lock)
+
+
 def _install_join(patches: Patches, sim: Simulation) -> None:
-    real = threading.Thread.join
+    real_join, real_is_alive = threading.Thread.join, threading.Thread.is_alive
 
     def join(self: threading.Thread, timeout: float | None = None) -> None:
-        task: Task | None = getattr(self, "_hangcheck_task", None)
-        if task is not None and sim.here() is not None:
+        task = task_of(self)
+        if task is not None and sim.here() is not None and self is not threading.current_thread():
             wait = Wait("thread", f"join of thread {self.name!r}", sim.sites.capture(1), None, timeout is not None)
-            if not sim.scheduler.join(task, wait, timeout):
+            if not sim.scheduler.join(task, wait, None if timeout is None else max(0.0, timeout)):
                 return
-        real(self, timeout)
+        real_join(self, timeout)
+
+    def is_alive(self: threading.Thread) -> bool:
+        task = task_of(self)
+        if task is None or sim.here() is None:
+            return real_is_alive(self)
+        if task.alive:
+            looked(sim, f"whether thread {self.name!r} is alive, in a loop")
+        return task.alive
 
     patches.set(threading.Thread, "join", join)
+    patches.set(threading.Thread, "is_alive", is_alive)
+
+
+def _install_lists(patches: Patches, sim: Simulation) -> None:
+    real_main, real_enumerate = threading.main_thread, threading.enumerate
+
+    def threads_of(context: RankContext) -> list[threading.Thread]:
+        idents = [task.carrier.frame_owner() for task in context.tasks if task.alive]
+        by_ident = {thread.ident: thread for thread in real_enumerate()}
+        return [by_ident[ident] for ident in idents if ident in by_ident]
+
+    def main_thread() -> threading.Thread:
+        context = sim.here()
+        return real_main() if context is None else next(iter(threads_of(context)), real_main())
+
+    def enumerate_threads() -> list[threading.Thread]:
+        context = sim.here()
+        return real_enumerate() if context is None else threads_of(context)
+
+    patches.set(threading, "main_thread", main_thread)
+    patches.set(threading, "enumerate", enumerate_threads)
+    patches.set(threading, "active_count", lambda: len(threading.enumerate()))

@@ -114,7 +114,11 @@ def tidy(text: str) -> str:
     line = re.sub(r"\[enforce fail at [^\]]*\] ?", "", line)
     line = re.sub(r"\[/[^\]]*\.(cc|cpp|h):\d+\] ?", "", line)
     line = re.sub(r"\[(127[0-9.]*|::1|[0-9a-f:]*)\]:\d+", "[address]", line)
-    line = re.sub(r"0x[0-9a-f]+", "0x", line)
+    line = re.sub(r"\[rank\d+\]:\[F[^\]]*\] ", "", line)
+    line = re.sub(r"<torch\.distributed\.distributed_c10d\.ProcessGroup object at 0x[0-9a-f]+>", "<group>", line)
+    line = re.sub(r"<\w+ group '[^']*' ranks \[[^\]]*\] \(simulated\)>", "<group>", line)
+    line = re.sub(r"Connection (closed|reset) by peer.*|Read error.*", "Connection closed by peer", line)
+    line = re.sub(r"(Timed out waiting \d+ms for) (send|recv) operation", r"\1 send or recv operation", line)
     line = re.sub(r"^(\[gloo\] )", "", line)
     return line.strip().rstrip(".")
 

@@ -56,6 +56,15 @@ def work_results_are_the_outputs(rank: int, world_size: int) -> Any:
 
 
 @body()
+def work_of_a_reduce_scatter(rank: int, world_size: int) -> Any:
+    """On gloo it runs in wait(), and never counts as completed."""
+    out = torch.zeros(1)
+    work = pending(dist.reduce_scatter_tensor(out, numbers(rank, (world_size,)), async_op=True))
+    before = work.wait(), work.is_completed(), work.is_success()
+    return before, caught(lambda: plain(work.result())), caught(work.get_future), plain(out)
+
+
+@body()
 def polling_until_completed(rank: int, world_size: int) -> Any:
     """A loop on is_completed() without anything else that blocks."""
     late(rank, 1, 0.05)
@@ -147,8 +156,8 @@ def futures_of_other_operations(rank: int, world_size: int) -> Any:
     many = [torch.zeros(3) for _ in range(world_size)]
     gathering = pending(dist.all_gather(many, numbers(rank), async_op=True)).get_future()
     barrier = pending(dist.barrier(async_op=True)).get_future()
-    peer = 1 - rank
-    sending, receiving = pending(dist.isend(numbers(rank), dst=peer)), pending(dist.irecv(many[0], src=peer))
+    peer, got = 1 - rank, torch.zeros(3)
+    sending, receiving = pending(dist.isend(numbers(rank), dst=peer)), pending(dist.irecv(got, src=peer))
     sending.wait()
     receiving.wait()
     return (
@@ -227,6 +236,8 @@ def each_operation_beyond_the_time_out(rank: int, world_size: int) -> Any:
         "all_to_all_single": lambda group: dist.all_to_all_single(out[0], numbers(0, (2,)), group=group),
         "recv": lambda group: dist.recv(numbers(0), src=1, group=group),
         "send": lambda group: dist.send(numbers(0), dst=1, group=group),
+        "reduce": lambda group: dist.reduce(numbers(0), dst=0, group=group),
+        "scatter": lambda group: dist.scatter(out[0], None, src=1, group=group),
         "gather": lambda group: dist.gather(numbers(0, (2,)), out, dst=0, group=group),
         "object": lambda group: dist.all_gather_object([None, None], 1, group=group),
     }
@@ -270,6 +281,7 @@ def use_after_destroy(rank: int, world_size: int) -> Any:
     dist.all_reduce(total)
     dist.barrier()
     dist.destroy_process_group()
+    time.sleep(0.05)
     return after, plain(total), {
         "initialized": dist.is_initialized(),
         "all_reduce": caught(dist.all_reduce, numbers(rank)),
