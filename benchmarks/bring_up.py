@@ -77,6 +77,7 @@ def peak_mib() -> float:
 def measure(ranks: int, solo: bool) -> dict[str, Any]:
     """One row of table (a)."""
     layout = layout_of(ranks)
+    simulated_s(layout_of(TP), solo)  # both sides warm: the first run imports what it needs
     step = max(1, ranks // FAKE_SAMPLES)
     before = [fake_s(rank, layout, solo) for rank in range(0, ranks, 2 * step)]
     took_s = simulated_s(layout, solo)

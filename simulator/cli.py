@@ -45,6 +45,13 @@ class OneLineParser(argparse.ArgumentParser):
         raise UsageError(f"{message} ({self.prog} --help lists what there is)")
 
 
+def whole_number(text: str) -> int:
+    """An argument that is a whole number, 0 or more."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r}: give a whole number, 0 or more")
+    return int(text)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `hangcheck` with these arguments (default: those of the process) and return its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)

@@ -32,6 +32,7 @@ from simulator.engine.trace import Trace
 from simulator.records import Blocked, RankRecord
 from simulator.report.text import render
 from simulator.torch_world.context import Node, RankContext
+from simulator.torch_world.group_calls import PendingGroup
 from simulator.torch_world.install import installed
 from simulator.torch_world.probe import PROBES, ProbeWatch
 from simulator.torch_world.simulation import Simulation
@@ -172,6 +173,7 @@ class Outcome:
                     "cohort": record.cohort,
                     "status": record.status,
                     "error": record.error,
+                    "traceback": record.traceback,
                     "exit_code": record.exit_code,
                 }
                 for rank, record in sorted(self.ranks.items())
@@ -406,6 +408,7 @@ class _Run:
             seed=self._options.seed * RANKS_MAX + rank,
             joins=cohort.kind != "launch",
             cohort_ranks=_cohort_ranks(cohort),
+            call=PendingGroup(),
             outsiders=range(min(cohort.ranks)) if cohort.kind == "scale" else None,
         )
         task = self._scheduler.spawn(f"r{rank}", context, lambda: self._body(cohort, context), at_s=cohort.at_s)
@@ -494,11 +497,20 @@ def _note_exception(record: RankRecord, error: BaseException, sim: Simulation) -
     record.error_type = type(error).__name__
     first = str(error).strip().splitlines()
     record.error = f"{record.error_type}: {first[0]}" if first else record.error_type
-    frames: list[Frame] = []
-    for frame, line in traceback.walk_tb(error.__traceback__):
-        if sim.sites.is_user(frame.f_code):
-            frames.append(Frame(frame.f_code.co_filename, line, frame.f_code.co_qualname))
-    record.stack = tuple(reversed(frames))
+    record.traceback = "".join(traceback.format_exception(error))
+    record.stack = _stack_of(error, sim)
+
+
+def _stack_of(error: BaseException, sim: Simulation) -> Stack:
+    """The user frames of an exception, innermost first; of code that does not compile, the line that does not."""
+    frames = [
+        Frame(frame.f_code.co_filename, line, frame.f_code.co_qualname)
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if sim.sites.is_user(frame.f_code)
+    ]
+    if isinstance(error, SyntaxError) and error.filename is not None:
+        frames.append(Frame(error.filename, error.lineno or 0, "<module>"))
+    return tuple(reversed(frames))
 
 
 @dataclass(frozen=True, slots=True)

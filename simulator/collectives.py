@@ -174,10 +174,6 @@ def _all_to_all(entries: Sequence[Entry]) -> None:
             _put(target, brought[peer][rank])
 
 
-def _nothing(entries: Sequence[Entry]) -> None:
-    """A barrier moves no data."""
-
-
 MOVES: dict[str, Callable[[Sequence[Entry]], None]] = {
     "all_reduce": _all_reduce,
     "reduce": _reduce,
@@ -188,16 +184,17 @@ MOVES: dict[str, Callable[[Sequence[Entry]], None]] = {
     "reduce_scatter": _reduce_scatter,
     "all_to_all": _all_to_all,
     "all_to_all_single": _all_to_all,
-    "barrier": _nothing,
 }
+
+
+WITHOUT_DATA = ("barrier", "connect", "split")
 
 
 def move(entries: Sequence[Entry]) -> None:
     """Run the collective on the tensors of all ranks, in group-rank order."""
-    if entries[0].op == "barrier":
-        return
-    with below_torch():
-        MOVES[entries[0].op](entries)
+    if entries[0].op not in WITHOUT_DATA:
+        with below_torch():
+            MOVES[entries[0].op](entries)
 
 
 @contextmanager

@@ -29,6 +29,7 @@ class Slot:
     """One collective of one group.
 
     Attributes:
+        agreed: the signature of the first entry, with which all others are compared.
         note: says that what its members brought does not fit together; it never completes.
         broken: a member is gone.
         error: what every member gets.
@@ -37,6 +38,7 @@ class Slot:
     gathering: Gathering
     barrier: CohortBarrier
     entries: dict[int, Entry] = field(default_factory=dict)
+    agreed: Facts | None = None
     note: Note | None = None
     done: bool = False
     broken: bool = False
@@ -109,12 +111,15 @@ class Communicator:
             slot.note.facts["sides"] += ((rank, mine, stack),)
             return
         odd = entry.scrambled()
+        if slot.agreed is None:
+            slot.agreed = mine
+        if odd is None and slot.agreed == mine:
+            return
+        text = "differs between ranks"
+        if odd is not None:
+            text = f"has a tensor of shape {list(odd.shape)} with strides {list(odd.stride())}, which are ignored"
         others = [(r, e.signature(), slot.gathering.arrived[r]) for r, e in slot.entries.items()]
-        if odd is not None or (others and others[0][1] != mine):
-            text = "differs between ranks"
-            if odd is not None:
-                text = f"has a tensor of shape {list(odd.shape)} with strides {list(odd.stride())}, which are ignored"
-            self._note_mismatch(slot, text, (*others, (rank, mine, stack)))
+        self._note_mismatch(slot, text, (*others, (rank, mine, stack)))
 
     def _note_mismatch(self, slot: Slot, text: str, sides: tuple[tuple[int, Facts, Stack], ...]) -> None:
         self.sim.note(

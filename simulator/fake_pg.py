@@ -17,7 +17,10 @@ What is not modelled:
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from contextlib import suppress
+from copy import copy
 from datetime import timedelta
 from typing import Any
 
@@ -53,6 +56,10 @@ class Options:
         self.split_color: int | None = None
         vars(self).update(facts)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Options:
+        """torch copies the options of a group that it splits; the groups that they name are not copied."""
+        return copy(self)
+
 
 class SimProcessGroup(dist.ProcessGroup):
     """One rank's handle on a group.
@@ -63,6 +70,9 @@ class SimProcessGroup(dist.ProcessGroup):
         store: the store under which torch made the group.
         timeout: limit of each collective, in virtual time.
         ranks: global ranks as this rank declares them, if that is more than those who meet now.
+
+    Attributes:
+        unwaited: work that torch's C++ registry of functional collectives holds until somebody waits for it.
     """
 
     supports_time_estimate = False
@@ -96,7 +106,9 @@ class SimProcessGroup(dist.ProcessGroup):
         self._name = comm.view.name
         self._desc = comm.view.desc
         self._store = store
+        self.unwaited: dict[int, SimWork] = {}
         self._coalescing: list[SimWork] | None = None
+        self._splits = 0
 
     # -- identity ------------------------------------------------------------------------------------------------
 
@@ -176,15 +188,19 @@ class SimProcessGroup(dist.ProcessGroup):
         """Nothing: it would extend the next call's time-out."""
 
     def eager_connect_single_device(self, device: Any = None) -> None:
-        """Nothing: connections cost no time."""
+        """Connect now: wait for all members, or for all members of the group that this one is split from."""
+        source = self.options.split_from
+        (self if source is None else source)._meet("connect" if source is None else "split")
 
     def perform_nocolor_split(self, device: Any = None) -> None:
-        """Nothing: a rank that is in no part of a split does not wait for the others."""
+        """Take part in a split as a rank that is in no part of it."""
+        self._meet("split")
+
+    def _meet(self, op: str) -> None:
+        self._join(Entry(op, [], [])).wait()
 
     def comm_split_count(self) -> int:
         return self._splits
-
-    _splits = 0
 
     def shutdown(self) -> None:
         self.closed = True
@@ -209,7 +225,10 @@ class SimProcessGroup(dist.ProcessGroup):
         slot = self._slot(entry, stack)
         lazy = entry.op == "reduce_scatter" and self.model.lazy_messages
         kind = LambdaWork if lazy else CollectiveWork
-        return self._issued(kind(self, slot, entry.outputs, stack, entry.limit_s))
+        work = kind(self, slot, entry.outputs, stack, entry.limit_s)
+        if sys._getframe(2).f_globals.get("__name__") == "torch._ops":
+            self.unwaited[id(work)] = work
+        return self._issued(work)
 
     def _slot(self, entry: Entry, stack: Stack) -> Slot:
         return self.comm.enter(self.global_rank, entry, stack)
@@ -233,6 +252,14 @@ class SimProcessGroup(dist.ProcessGroup):
             return RuntimeError(f"[gloo] {mine}")
         rank, reason = self.comm.lost_member() or (self.global_rank, "unknown")
         return RuntimeError(f"[gloo] Connection closed by peer [rank {rank}: {reason}]")
+
+    def release(self) -> None:
+        """The run is over: take what nobody has waited for out of torch's registry."""
+        for work in self.unwaited.copy().values():
+            for tensor in work.result():
+                with suppress(RuntimeError):
+                    torch.ops._c10d_functional.wait_tensor(tensor)
+        self.unwaited.clear()
 
     def give_up(self, reason: str) -> None:
         """A time-out struck here: gloo closes all connections of the group."""
@@ -470,10 +497,11 @@ class SimProcessGroup(dist.ProcessGroup):
         group_desc: str | None = None,
         device_types: Any = None,
     ) -> SimProcessGroup | None:
-        """Collective over this group; the parts are told apart by their ranks. Group ranks of this group."""
+        """Collective over this group; the parts are told apart by their ranks (group ranks of this group)."""
         from simulator.torch_world.meeting import meet
 
         self._splits += 1
+        self._meet("split")
         if self._group_rank not in new_ranks:
             return None
         parent, name, desc = self.comm.view, group_name or "", group_desc or ""

@@ -1,6 +1,7 @@
 """gloo's monitored_barrier: rank 0 hears from each rank in turn, then tells all; it names those that are late.
 
 Source: ProcessGroupGloo::monitoredBarrier. Only rank 0 keeps the time-out given; the others keep that of the group.
+torch always gives one; its default of 30 minutes counts as none that the user named.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from torch.distributed.distributed_c10d import default_pg_timeout
 
 if TYPE_CHECKING:
     from simulator.fake_pg import SimProcessGroup
@@ -28,7 +30,7 @@ def monitored_barrier(group: SimProcessGroup, timeout: timedelta | None, wait_al
     """
     if group.rank() == 0:
         limit = timeout or timedelta(seconds=group.timeout_s)
-        first = _Round(group, limit, wait_all_ranks)
+        first = _Round(group, limit, wait_all_ranks, named=limit != default_pg_timeout)
         stack = group.sim.sites.capture(2)
         first.hear(lambda peer: group.post_receive(_token(), peer, _ARRIVED, stack))
         first.hear(lambda peer: group.post_send(_token(), peer, _PASS, stack))
@@ -52,8 +54,9 @@ def _report_to_rank_0(group: SimProcessGroup) -> None:
 class _Round:
     """Rank 0's wait for one message with every other rank."""
 
-    def __init__(self, group: SimProcessGroup, limit: timedelta, wait_all_ranks: bool) -> None:
+    def __init__(self, group: SimProcessGroup, limit: timedelta, wait_all_ranks: bool, *, named: bool) -> None:
         self._group = group
+        self._named = named
         self._limit = limit
         self._wait_all_ranks = wait_all_ranks
         self._end_s = self._now_s() + limit.total_seconds()
@@ -80,17 +83,17 @@ class _Round:
             raise RuntimeError(f"[Rank 0]: Ranks {', '.join(failed)} failed to pass monitoredBarrier in {self._millis} ms")
 
     def _await(self, work: MessageWork, passed: list[int]) -> RuntimeError | None:
-        left = self._limit
+        left_s = self._limit.total_seconds()
         if not self._wait_all_ranks:
-            left = timedelta(seconds=self._end_s - self._now_s())
-            if left < timedelta(0):
+            left_s = self._end_s - self._now_s()
+            if left_s < 0:
                 heard = f"Successfully processed ranks: {', '.join(map(str, passed))}"
                 raise RuntimeError(
                     f"Rank 0 timed out in monitoredBarrier after {self._millis} ms.\n"
                     f"{heard if passed else 'No ranks successfully processed in monitoredBarrier.'}"
                 )
         try:
-            work.wait(left)
+            work.wait_up_to(left_s, named=self._named)
         except RuntimeError as error:
             return error
         return None

@@ -75,7 +75,7 @@ class GroupSlot:
     """One position in the order of world-mode `new_group` calls of one default group.
 
     Attributes:
-        ranks: the list that the first caller gave.
+        ranks: the list that the first caller gave; `given` as the list that it was, `members` as a set.
         calls: rank to the stack of its call; filled in by `WorldRecord.settled`.
         others: the lists of those ranks that gave another one than `ranks`.
         returned: what the call gave to those who joined after the launch.
@@ -86,6 +86,8 @@ class GroupSlot:
     desc: str
     backend: str
     extension: bool
+    given: list[int]
+    members: frozenset[int]
     calls: dict[int, Stack] = field(default_factory=dict)
     others: dict[int, tuple[int, ...]] = field(default_factory=dict)
     returned: dict[int, str] = field(default_factory=dict)
@@ -151,7 +153,7 @@ class RankRecord:
 
     Attributes:
         status: `ok`, `exception`, `exit`, `crash`, `killed`, `stuck`.
-        last: the last collective or group call that it finished, for `what it did instead`.
+        error: type and first line of the exception; `traceback` has all of it.
     """
 
     rank: int
@@ -163,7 +165,7 @@ class RankRecord:
     exit_code: int = 0
     start_s: float = 0.0
     end_s: float | None = None
-    last: str = ""
+    traceback: str = ""
 
 
 @dataclass(slots=True)

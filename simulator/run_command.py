@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from typing import TYPE_CHECKING, Any
 
-from simulator.cli import FINDINGS, OK, OneLineParser
+from simulator.cli import FINDINGS, OK, OneLineParser, whole_number
 from simulator.engine.carrier import CARRIERS
 from simulator.engine.errors import UsageError
 from simulator.engine.scheduler import Limits
@@ -72,7 +72,7 @@ def _parsers() -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
 
 
 def _add_flags(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--seed", type=_whole, metavar="N", help="of everything random (0)")
+    group.add_argument("--seed", type=whole_number, metavar="N", help="of everything random (0)")
     group.add_argument("--json", action="store_true", help="JSON on stdout; what the ranks print goes to stderr")
     group.add_argument(
         "--on-hang",
@@ -106,12 +106,6 @@ def _add_flags(group: argparse._ArgumentGroup) -> None:
         action=argparse.BooleanOptionalAction,
         help="a line on stderr during long runs (if it is a terminal)",
     )
-
-
-def _whole(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r}: give a whole number, 0 or more")
-    return int(text)
 
 
 def _positive(text: str) -> float:

@@ -135,8 +135,14 @@ class SimWork(_c.Work):
         return self._error is not None or self._done()
 
     def wait(self, timeout: timedelta | None = None) -> bool:
+        return self.wait_up_to(seconds(timeout), named=True)
+
+    def wait_up_to(self, limit_s: float | None, *, named: bool) -> bool:
+        """`wait`; `named`: the user named the time-out, so it may be meant to strike."""
+        self._group.unwaited.pop(id(self), None)
         if not self.settled():
-            self._block(seconds(timeout))
+            self._group.sim.must_be_here(f"wait for {self._op}")
+            self._block(limit_s, named)
         if self._error is not None:
             raise type(self._error)(*self._error.args)
         return True
@@ -148,10 +154,10 @@ class SimWork(_c.Work):
         except Exception as error:
             self._error = self._error or error
 
-    def _block(self, explicit_s: float | None) -> None:
+    def _block(self, explicit_s: float | None, named: bool) -> None:
         group = self._group
         wait = self._waiting_for()
-        wait.deadline_is_explicit = explicit_s is not None
+        wait.deadline_is_explicit = named and explicit_s is not None
         limits = [limit for limit in (self._left_s(), explicit_s) if limit is not None]
         if group.sim.wait(self._met(), wait, min(limits) if limits else None):
             if not self.settled():
@@ -300,9 +306,9 @@ class MessageWork(SimWork):
         text = f"{peer.op} {direction} {other} on group '{peer.group.label}'"
         return Wait(peer.op, text, self._stack, peer)
 
-    def wait(self, timeout: timedelta | None = None) -> bool:
+    def wait_up_to(self, limit_s: float | None, *, named: bool) -> bool:
         self._waited = True
-        return super().wait(timeout)
+        return super().wait_up_to(limit_s, named=named)
 
     def _give_up_waiting(self, explicit_s: float) -> None:
         """gloo closes its connections after any time-out; what waits later hears of that."""
@@ -367,8 +373,8 @@ class AllWork(SimWork):
         super().__init__(group, "coalesced", outputs, ())
         self._parts = list(parts)
 
-    def wait(self, timeout: timedelta | None = None) -> bool:
-        return all([part.wait(timeout) for part in self._parts])
+    def wait_up_to(self, limit_s: float | None, *, named: bool) -> bool:
+        return all([part.wait_up_to(limit_s, named=named) for part in self._parts])
 
     def is_completed(self) -> bool:
         return all([part.is_completed() for part in self._parts])

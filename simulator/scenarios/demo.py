@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Callable, Sequence
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TextIO
 
 from simulator.analysis.findings import Verdict
+from simulator.cli import OneLineParser, whole_number
 from simulator.cluster import Outcome
 from simulator.scenarios.scale_up import scale_up
 from simulator.scenarios.start_up import start_up
@@ -66,8 +66,8 @@ def _summary(outcomes: Sequence[tuple[Act, Outcome]]) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line of the demo."""
-    parser = argparse.ArgumentParser(prog="hangcheck demo", description=__doc__)
-    parser.add_argument("--seed", type=int, default=0, help="seed of the run (default 0)")
+    parser = OneLineParser(prog="hangcheck demo", description=__doc__)
+    parser.add_argument("--seed", type=whole_number, default=0, metavar="N", help="of everything random (0)")
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of the reports")
     args = parser.parse_args(argv)
     return run_demo(args.seed, args.json, sys.stdout)

@@ -14,7 +14,7 @@ from refimpl.distributed.contract import RulesName
 from simulator.cluster import Cluster, Outcome
 
 SERVING, JOINING, CAPACITY = 4, 2, 8
-PATIENCE_S = 30.0
+PATIENCE_S, POLL_S = 10.0, 0.5
 JOIN_AT_S = 1.0
 
 
@@ -62,7 +62,7 @@ def _wait_for_peers(pg: Any, group: dist.ProcessGroup, ranks: list[int]) -> bool
     while not all(pg.get_peer_state(group, ranks)):
         if time.monotonic() > deadline_s:
             return False
-        time.sleep(0.1)
+        time.sleep(POLL_S)
     return True
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
@@ -77,6 +78,25 @@ class World(c10d._World):
 
 
 @dataclass(slots=True, eq=False)
+class OwnProcess:
+    """What a rank has changed about its process.
+
+    Attributes:
+        cwd: its working directory, once it has changed it.
+        excepthook: `sys.excepthook` as the rank found it.
+        handlers: signal handlers, by number.
+        exit_hooks: what was registered with `atexit`: function, arguments, keywords.
+        entropy: what `os.urandom` draws from.
+    """
+
+    cwd: str | None = None
+    excepthook: Any = None
+    handlers: dict[int, Any] = field(default_factory=dict)
+    exit_hooks: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = field(default_factory=list)
+    entropy: random.Random | None = None
+
+
+@dataclass(slots=True, eq=False)
 class RankContext:
     """One rank.
 
@@ -90,7 +110,9 @@ class RankContext:
         registered_on: for each task (by number), the names that torch's registry of its thread has.
         groups: the process groups that the rank has made.
         modules: its own instances of isolated modules, while another rank has the baton.
-        pending: the `new_group` call under way.
+        pending: the `new_group` call under way; `call` is the record that each call of the rank fills in anew.
+        world_record: its default group, with where its calls are noted.
+        process: what it has changed about its process.
         joins: it came after the launch.
         cohort_ranks: the ranks that started together with it; for a rank that takes a lost slot, all launched ranks.
         outsiders: for a joiner of a scale-up, the ranks before its cohort.
@@ -111,7 +133,9 @@ class RankContext:
     groups: list[Any] = field(default_factory=list)
     modules: dict[str, ModuleType] = field(default_factory=dict)
     pending: Any = None
+    call: Any = None
     world_record: Any = None
+    process: OwnProcess = field(default_factory=OwnProcess)
     joins: bool = False
     cohort_ranks: range = range(1 << 16)
     outsiders: range | None = None
@@ -126,3 +150,9 @@ class RankContext:
         if self.python_random is None:
             self.python_random = random.Random(self.seed)
         return self.python_random
+
+    def random_bytes(self, count: int) -> bytes:
+        """What the rank gets from `os.urandom`: not random at all, so that a run can be repeated."""
+        if self.process.entropy is None:
+            self.process.entropy = random.Random(f"entropy of rank {self.rank}, seed {self.seed}")
+        return self.process.entropy.randbytes(count)

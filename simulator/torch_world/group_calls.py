@@ -23,12 +23,13 @@ from simulator.torch_world.simulation import Simulation
 
 @dataclass(slots=True)
 class PendingGroup:
-    """A `new_group` call under way on one rank. `ranks` is known once torch has sorted and checked them."""
+    """A `new_group` call under way on one rank. `ranks` and `name` are known once torch has checked the list."""
 
-    desc: str
-    backend: str
-    local_sync: bool
-    options: Any
+    desc: str = ""
+    backend: str = ""
+    local_sync: bool = False
+    options: Any = None
+    stack: Stack = ()
     ranks: tuple[int, ...] | None = None
     name: str = "0"
     slot: GroupSlot | None = None
@@ -42,7 +43,8 @@ def install_group_calls(patches: Patches, sim: Simulation) -> None:
 
 
 def _watch_calls(patches: Patches, sim: Simulation) -> None:
-    real = c10d._new_group_with_tag
+    """Called a million times in a large bring-up: the rank's own record of its call is used again and again."""
+    real, here, of_frame = c10d._new_group_with_tag, sim.scheduler.here, sim.sites.of_frame
 
     def _new_group_with_tag(
         ranks: Any = None,
@@ -54,30 +56,38 @@ def _watch_calls(patches: Patches, sim: Simulation) -> None:
         group_desc: Any = None,
         **more: Any,
     ) -> Any:
-        context = sim.here()
-        if context is None:
+        task = here()
+        if task is None:
             return real(
                 ranks, timeout, backend, backend_options, pg_tag, use_local_synchronization, group_desc, **more
             )  # fmt: skip
-        pending = context.pending = PendingGroup(
-            group_desc or "", str(backend or ""), use_local_synchronization, backend_options
-        )
+        context: RankContext = task.owner
+        call: PendingGroup = context.call
+        call.desc, call.backend, call.local_sync = group_desc or "", backend or "", use_local_synchronization
+        call.options, call.stack = backend_options, of_frame(sys._getframe(1))
+        call.ranks = call.slot = None
+        context.pending = call
         try:
             result = real(
                 ranks, timeout, backend, backend_options, pg_tag, use_local_synchronization, group_desc, **more
             )  # fmt: skip
         finally:
             context.pending = None
-        if result is None and use_local_synchronization and ranks:
-            # torch returned before it asked for a name: this rank is not in the list
-            pending.ranks = tuple(sorted(ranks))
-            if pending.ranks[0] not in context.cohort_ranks:
-                _check_cohort(sim, context, pending, sim.sites.capture(0))
-        if context.joins and pending.slot is not None:
-            pending.slot.returned[context.rank] = _outcome(result)
+        if context.joins or result is None:
+            _look_at_result(sim, context, call, ranks, result)
         return result
 
     patches.set(c10d, "_new_group_with_tag", _new_group_with_tag)
+
+
+def _look_at_result(sim: Simulation, context: RankContext, call: PendingGroup, ranks: Any, result: Any) -> None:
+    if result is None and call.local_sync and ranks:
+        # torch returned before it asked for a name: this rank is not in the list
+        call.ranks = tuple(sorted(ranks))
+        if call.ranks[0] not in context.cohort_ranks:
+            _check_cohort(sim, context, call)
+    if context.joins and call.slot is not None:
+        call.slot.returned[context.rank] = _outcome(result)
 
 
 def _outcome(result: Any) -> str:
@@ -87,82 +97,90 @@ def _outcome(result: Any) -> str:
 
 
 def _watch_names(patches: Patches, sim: Simulation) -> None:
-    """Called a million times in a large bring-up, so it does its work in one frame."""
-    real = c10d._process_group_name
-    scheduler, of_frame, add = sim.scheduler, sim.sites.of_frame, sim.trace.add
+    """Called as often as new_group, so it does most of its work in one frame.
+
+    The trace gets the calls of a list's members, and those that differ from what the first caller of the slot gave.
+    """
+    real, here = c10d._process_group_name, sim.scheduler.here
 
     def _process_group_name(ranks: Any, use_hashed_name: bool) -> str:
         name: str = real(ranks, use_hashed_name)
-        task = scheduler.here()
-        if task is not None and task.owner.pending is not None:
-            context: RankContext = task.owner
-            pending: PendingGroup = context.pending
-            pending.ranks, pending.name = tuple(ranks), name
-            stack = of_frame(sys._getframe(1))
-            if context.outsiders is not None or ranks[0] not in context.cohort_ranks:
-                _check_cohort(sim, context, pending, stack)
-            mode = "local" if pending.local_sync else _count(sim, context, pending, stack)
-            add(scheduler.env.now, context.rank, "new_group", pending.desc, pending.ranks, mode)
+        task = here()
+        if task is None or task.owner.pending is None:
+            return name
+        context: RankContext = task.owner
+        call: PendingGroup = context.pending
+        call.name = name
+        if context.outsiders is not None or ranks[0] not in context.cohort_ranks:
+            call.ranks = tuple(ranks)
+            _check_cohort(sim, context, call)
+        if call.local_sync:
+            call.ranks = tuple(ranks)
+            sim.trace.add(sim.scheduler.env.now, context.rank, "new_group", call.desc, call.ranks, "local")
+            return name
+        kept = context.world_record
+        if kept is None or kept[0] is not context.world._default_pg or kept[1] != kept[0].size():
+            kept = _world_of(sim, context)
+        slots, stacks = kept[2].slots, kept[3]
+        index = len(stacks)
+        stacks.append(call.stack)
+        slot = call.slot = slots[index] if index < len(slots) else _new_slot(slots, call, ranks)
+        call.ranks = slot.ranks
+        if slot.given != ranks:
+            call.ranks = slot.others[context.rank] = tuple(ranks)
+        elif context.rank not in slot.members:
+            return name
+        sim.trace.add(sim.scheduler.env.now, context.rank, "new_group", call.desc, call.ranks, "world")
         return name
 
     patches.set(c10d, "_process_group_name", _process_group_name)
 
 
-def _count(sim: Simulation, context: RankContext, pending: PendingGroup, stack: Stack) -> str:
-    """Note a world-mode call in the next slot of its default group."""
-    ranks, (world, stacks) = pending.ranks, _world_of(sim, context)
-    assert ranks is not None
-    index = len(stacks)
-    stacks.append(stack)
-    if index == len(world.slots):
-        extension = bool(getattr(getattr(pending.options, "_settings", None), "is_extension", False))
-        world.slots.append(GroupSlot(index, ranks, pending.desc, pending.backend, extension))
-    slot = pending.slot = world.slots[index]
-    if slot.ranks == ranks:
-        pending.ranks = slot.ranks
-    else:
-        slot.others[context.rank] = ranks
-    return "world"
+def _new_slot(slots: list[GroupSlot], call: PendingGroup, ranks: list[int]) -> GroupSlot:
+    extension = bool(getattr(getattr(call.options, "_settings", None), "is_extension", False))
+    slots.append(
+        GroupSlot(len(slots), tuple(ranks), call.desc, str(call.backend), extension, list(ranks), frozenset(ranks))
+    )
+    return slots[-1]
 
 
-def _check_cohort(sim: Simulation, context: RankContext, pending: PendingGroup, stack: Stack) -> None:
+def _check_cohort(sim: Simulation, context: RankContext, call: PendingGroup) -> None:
     """A joiner of a scale-up makes groups within its cohort only; WORLD, of all ranks, is the exception.
 
     A launched rank may make groups with those who joined, but none that nobody of its own cohort is in.
     """
-    assert pending.ranks is not None
+    assert call.ranks is not None
     whole = context.world.default_pg
-    if whole is not None and pending.ranks == tuple(range(whole.size())):
+    if whole is not None and call.ranks == tuple(range(whole.size())):
         return
-    outside = [rank for rank in pending.ranks if rank not in context.cohort_ranks]
-    if len(outside) == len(pending.ranks) or (context.outsiders is not None and outside):
+    outside = [rank for rank in call.ranks if rank not in context.cohort_ranks]
+    if len(outside) == len(call.ranks) or (context.outsiders is not None and outside):
         sim.note(
             "outside_cohort",
-            f"group '{pending.desc}' {list(pending.ranks)} reaches outside the cohort",
-            stack=stack,
-            desc=pending.desc,
-            ranks=pending.ranks,
+            f"group '{call.desc}' {list(call.ranks)} reaches outside the cohort",
+            stack=call.stack,
+            desc=call.desc,
+            ranks=call.ranks,
             outside=tuple(outside),
             cohort=context.cohort,
         )
 
 
-def _world_of(sim: Simulation, context: RankContext) -> tuple[WorldRecord, list[Stack]]:
-    """The record of the caller's default group, and its own list in it. The same group grown is another record."""
+def _world_of(sim: Simulation, context: RankContext) -> tuple[Any, int, WorldRecord, list[Stack]]:
+    """The caller's default group, its size, its record, and the caller's own list in that.
+
+    The same group grown is another record.
+    """
     default: Any = context.world.default_pg
     size = default.size()
-    kept = context.world_record
-    if kept is not None and kept[0] is default and kept[1] == size:
-        return kept[2], kept[3]
     key = f"{default.comm.key}size {size}"
     record = sim.records.worlds.setdefault(key, WorldRecord(key, size))
-    again = context.joins and context.rank in record.members and kept is None
+    again = context.joins and context.rank in record.members and context.world_record is None
     if again or context.rank not in record.stacks:
         record.stacks[context.rank] = []  # a new process in a lost rank's slot makes the calls of the launch again
     record.members[context.rank] = context.cohort
-    stacks = record.stacks[context.rank]
-    context.world_record = (default, size, record, stacks)
-    return record, stacks
+    context.world_record = (default, size, record, record.stacks[context.rank])
+    return context.world_record
 
 
 def _watch_registry(patches: Patches, sim: Simulation) -> None:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from importlib import import_module
+from types import FrameType
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d as _c
 from torch.distributed import distributed_c10d as c10d
 
 from simulator.fake_pg import GLOO, NCCL, BackendModel, Options, SimProcessGroup
 from simulator.records import GroupView
+from simulator.torch_world.accelerator import install_accelerator
 from simulator.torch_world.clock import install_clock
+from simulator.torch_world.context import RankContext
 from simulator.torch_world.futures import install_futures
 from simulator.torch_world.group_calls import PendingGroup, install_group_calls
 from simulator.torch_world.meeting import meet
@@ -33,6 +38,7 @@ GLOO_TIMEOUT = timedelta(minutes=30)
 @contextmanager
 def installed(sim: Simulation, servers: Servers) -> Iterator[None]:
     """While this is open, code that runs in a rank of `sim` sees the simulation. Afterwards all is as it was."""
+    _keep_device_guard()
     import_module("torch.distributed.nn.functional")  # its default arguments are WORLD as it is at the import
     patches = Patches()
     restore_plugins = _plugin_state()
@@ -48,13 +54,28 @@ def installed(sim: Simulation, servers: Servers) -> Iterator[None]:
         _install_mooncake(patches, sim)
         install_threads(patches, sim)
         install_futures(patches, sim)
+        install_accelerator(patches, sim)
         _isolate_threads(True)
         yield
     finally:
+        for context in sim.contexts.values():
+            for group in context.groups:
+                group.release()
         _isolate_threads(False)
         patches.undo()
         c10d._world = outer_world
         restore_plugins()
+
+
+def _keep_device_guard() -> None:
+    """Let this thread be the first that asks for the device guard of fake tensors.
+
+    Without a GPU, torch 2.11 keeps the guard of the first thread that asks (DTensor does), and reads it after that thread
+    has ended: a segmentation fault, without a simulation too.
+    """
+    ensure = getattr(torch._C, "_ensureCUDADeviceGuardSet", None)
+    if ensure is not None and torch.__version__.startswith(("2.11.", "2.12.")) and torch.cuda.device_count() == 0:
+        ensure()
 
 
 def _isolate_threads(on: bool) -> None:
@@ -79,7 +100,9 @@ def view_of(sim: Simulation, size: int, backend: str) -> GroupView:
     return GroupView(pending.name, pending.desc, pending.ranks, backend)
 
 
-def _backend_class(sim: Simulation, model: BackendModel, waits: bool, default: timedelta) -> type[SimProcessGroup]:
+def _backend_class(
+    sim: Simulation, model: BackendModel, waits: bool, default: timedelta, sources: dict[RankContext, Any]
+) -> type[SimProcessGroup]:
     class Group(SimProcessGroup):
         def __init__(
             self, store: Any, rank: int, size: int, options: Any = None, timeout: Any = None, **_later: Any
@@ -88,16 +111,49 @@ def _backend_class(sim: Simulation, model: BackendModel, waits: bool, default: t
             view = view_of(sim, size, model.name)
             room = meet(sim, store, view, wait_s=limit.total_seconds() if waits else None)
             SimProcessGroup.__init__(self, sim, model, room.comm, rank, store, limit)
+            self.options.split_from = sources.pop(sim.must_be_here("a process group"), None)
+            self.bound_device_id = _bound_device()
             sim.must_be_here("a process group").groups.append(self)
 
     Group.Options = Options  # type: ignore[attr-defined]
     return Group
 
 
+def _bound_device() -> torch.device | None:
+    """The `device_id` of the torch function that makes the group: it sets it on a group that ours replaces."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_code.co_name != "_new_process_group_helper":
+        frame = frame.f_back if frame.f_globals is vars(c10d) else None
+    return None if frame is None else frame.f_locals.get("device_id")
+
+
+def _watch_split_sources(patches: Patches, sim: Simulation) -> dict[RankContext, Any]:
+    """For each rank, the group that the one it is making is split from (those that connect eagerly are).
+
+    torch gives it to the C++ class, which takes C++ groups only; so a member keeps it here instead.
+    """
+    sources: dict[RankContext, Any] = {}
+    real = c10d._get_split_source
+
+    def _get_split_source(group: Any) -> Any:
+        source, context = real(group), sim.here()
+        if source is None or context is None:
+            return source
+        members = None if context.pending is None else context.pending.ranks
+        if members is not None and context.rank not in members:
+            return source
+        sources[context] = source
+        return None
+
+    patches.set(c10d, "_get_split_source", _get_split_source)
+    return sources
+
+
 def _install_backends(patches: Patches, sim: Simulation) -> None:
+    sources = _watch_split_sources(patches, sim)
     classes = {
-        "ProcessGroupGloo": _backend_class(sim, GLOO, True, GLOO_TIMEOUT),
-        "ProcessGroupNCCL": _backend_class(sim, NCCL, False, NCCL_TIMEOUT),
+        "ProcessGroupGloo": _backend_class(sim, GLOO, True, GLOO_TIMEOUT, sources),
+        "ProcessGroupNCCL": _backend_class(sim, NCCL, False, NCCL_TIMEOUT, sources),
     }
     for name, replacement in classes.items():
         replacement.__name__ = replacement.__qualname__ = name

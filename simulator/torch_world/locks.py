@@ -35,7 +35,7 @@ class SimLock:
         if self._sim.here() is None:
             return self._real.acquire(blocking, timeout)
         if not blocking:
-            looked(self._sim, "a lock, in a loop", changed=False)
+            looked(self._sim, "a lock, in a loop")
             return self._real.acquire(False)
         return self._wait_free(timeout)
 
@@ -69,6 +69,9 @@ class SimLock:
     def _is_owned(self) -> bool:
         """What `Condition` would find out by trying to acquire, without being taken for a poll."""
         return self._real.locked()
+
+    def __reduce__(self) -> Any:
+        raise TypeError("cannot pickle '_thread.lock' object")
 
     def _at_fork_reinit(self) -> None:
         self._real = _thread.allocate_lock()

@@ -1,71 +1,122 @@
-"""os, socket, platform, signal: what a rank sees of its process and its host."""
+"""os, atexit: what a rank sees of its process, and how the process ends.
+
+Not modelled: sub-processes (a rank that forks is refused; `subprocess` starts a real process with the real
+environment), `/proc`, psutil, and the C environment: `os.environ` is the rank's own, what C code reads with getenv is
+not.
+"""
 
 from __future__ import annotations
 
+import atexit
 import os
-import platform
-import signal
-import socket
+import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from simulator.engine.errors import RankEnded
+from simulator.engine.errors import RankEnded, UsageError
+from simulator.torch_world.context import RankContext
+from simulator.torch_world.hosts import install_hosts
 from simulator.torch_world.patches import Patches
+from simulator.torch_world.per_rank import per_rank
+from simulator.torch_world.signals import SIGABRT, install_signals
 from simulator.torch_world.simulation import Simulation
 
 
 def install_process(patches: Patches, sim: Simulation) -> None:
-    """Replace pids, host names, process exit and what only a main thread may do."""
-
-    def per_rank(target: Any, name: str, answer: Callable[..., Any]) -> None:
-        real = getattr(target, name)
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            context = sim.here()
-            return real(*args, **kwargs) if context is None else answer(context, real, *args, **kwargs)
-
-        call.__name__ = name
-        patches.set(target, name, call)
-
-    per_rank(os, "getpid", lambda context, real: context.pid)
-    per_rank(os, "getppid", lambda context, real: context.parent_pid)
-    per_rank(os, "putenv", lambda context, real, key, value: None)
-    per_rank(os, "unsetenv", lambda context, real, key: None)
-    per_rank(os, "_exit", lambda context, real, code: sim.end_rank(context, RankEnded("exit", code)))
-    per_rank(os, "abort", lambda context, real: sim.end_rank(context, RankEnded("crash", -signal.SIGABRT)))
-    per_rank(os, "kill", lambda context, real, pid, number: _kill(sim, context, pid, number))
-    per_rank(os, "chdir", _chdir)
-    per_rank(socket, "gethostname", lambda context, real: context.node.host)
-    per_rank(socket, "getfqdn", lambda context, real, name="": name or context.node.host)
-    per_rank(socket, "gethostbyname", lambda context, real, host: _address(sim, context, real, host))
-    per_rank(platform, "node", lambda context, real: context.node.host)
-    per_rank(os, "uname", lambda context, real: _uname(context, real()))
-    per_rank(signal, "signal", lambda context, real, number, handler: signal.SIG_DFL)
+    """Replace pids, host names, signals, the end of the process, the working directory."""
+    _install_ends(patches, sim)
+    _install_surroundings(patches, sim)
+    install_hosts(patches, sim)
+    install_signals(patches, sim)
 
 
-def _kill(sim: Simulation, context: Any, pid: int, number: int) -> None:
-    for other in sim.contexts.values():
-        if other.pid == pid:
-            if number == 0:
-                if other.ended:
-                    raise ProcessLookupError(3, "No such process")
-                return
-            sim.end_rank(other, RankEnded("crash", -number))
-            return
-    raise ProcessLookupError(3, "No such process")
+def _install_ends(patches: Patches, sim: Simulation) -> None:
+    def leave(context: RankContext, real: Any, status: int) -> None:
+        sim.end_rank(context, RankEnded("exit", status))
+
+    def abort(context: RankContext, real: Any) -> None:
+        sim.end_rank(context, RankEnded("crash", -SIGABRT))
+
+    def fork(context: RankContext, real: Any) -> None:
+        raise UsageError("a rank forks a process, which is not simulated: let the rank do the work itself")
+
+    def register(context: RankContext, real: Any, hook: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        if not sim.sites.is_user(sys._getframe(2).f_code):
+            return real(hook, *args, **kwargs)  # a library's, of the real process
+        context.process.exit_hooks.append((hook, args, kwargs))
+        return hook
+
+    def unregister(context: RankContext, real: Any, hook: Callable[..., Any], /) -> None:
+        real(hook)
+        context.process.exit_hooks[:] = [given for given in context.process.exit_hooks if given[0] != hook]
+
+    per_rank(patches, sim, os, "_exit", leave)
+    per_rank(patches, sim, os, "abort", abort)
+    per_rank(patches, sim, os, "fork", fork)
+    per_rank(patches, sim, os, "forkpty", fork)
+    per_rank(patches, sim, atexit, "register", register)
+    per_rank(patches, sim, atexit, "unregister", unregister)
 
 
-def _chdir(context: Any, real: Callable[[Any], None], path: Any) -> None:
-    real(path)
-    context.saved["cwd"] = os.getcwd()
+def _install_surroundings(patches: Patches, sim: Simulation) -> None:
+    def change_directory(context: RankContext, real: Any, path: Any) -> None:
+        real(path)
+        context.process.cwd = os.getcwd()
+
+    per_rank(patches, sim, os, "getpid", lambda context, real: context.pid)
+    per_rank(patches, sim, os, "getppid", lambda context, real: context.parent_pid)
+    per_rank(patches, sim, os, "putenv", lambda context, real, key, value: None)
+    per_rank(patches, sim, os, "unsetenv", lambda context, real, key: None)
+    per_rank(patches, sim, os, "chdir", change_directory)
+    per_rank(patches, sim, os, "fchdir", change_directory)
+    per_rank(patches, sim, os, "urandom", lambda context, real, size: context.random_bytes(size))
 
 
-def _address(sim: Simulation, context: Any, real: Callable[[str], str], host: str) -> str:
-    for node in sim.nodes:
-        if host == node.host:
-            return f"10.0.0.{node.number + 1}"
-    return "127.0.0.1" if host == "localhost" else real(host)
+def leave_process(sim: Simulation, context: RankContext, error: BaseException | None) -> None:
+    """What the interpreter does once a rank's main function is over, in its order.
+
+    An uncaught `error` goes to the `sys.excepthook` that the rank has set, idle pool workers are told to end, the
+    threads that are no daemons are waited for, and the `atexit` hooks run, the last one first.
+    """
+    if error is not None and not isinstance(error, SystemExit) and sys.excepthook is not context.process.excepthook:
+        _attempt(lambda: sys.excepthook(type(error), error, error.__traceback__))
+    _end_pool_workers(sim, context)
+    _join_threads(sim, context)
+    while context.process.exit_hooks:
+        hook, args, kwargs = context.process.exit_hooks.pop()
+        _attempt(partial(hook, *args, **kwargs))
 
 
-def _uname(context: Any, real: Any) -> Any:
-    return os.uname_result((real.sysname, context.node.host, real.release, real.version, real.machine))
+def _attempt(hook: Callable[[], Any]) -> None:
+    """The interpreter shows what a hook raises, and goes on."""
+    try:
+        hook()
+    except RankEnded:
+        raise
+    except SystemExit:
+        pass
+    except BaseException as error:
+        sys.__excepthook__(type(error), error, error.__traceback__)
+
+
+def _end_pool_workers(sim: Simulation, context: RankContext) -> None:
+    from concurrent.futures import thread as pools
+
+    from simulator.torch_world.threads import task_of
+
+    for worker, jobs in list(pools._threads_queues.items()):
+        task = task_of(worker)
+        if task is not None and task.owner is context and task.alive:
+            pool = worker._args[0]()  # a weak reference to the executor
+            if pool is not None:
+                pool._shutdown = True
+            jobs.put(None)
+
+
+def _join_threads(sim: Simulation, context: RankContext) -> None:
+    from simulator.engine.scheduler import Wait
+
+    for task in context.tasks:  # the list may grow while we wait
+        if task is not sim.scheduler.current and not task.daemon:
+            sim.scheduler.join(task, Wait("thread", f"its thread {task.name!r}, to end the process"))

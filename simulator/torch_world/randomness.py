@@ -18,7 +18,7 @@ from simulator.torch_world.simulation import Simulation
 
 def install_randomness(patches: Patches, sim: Simulation) -> None:
     """Replace the functions of `random` and, if it is loaded, of `numpy.random`."""
-    _dispatch(patches, sim, random, random._inst, RankContext.generator)  # type: ignore[attr-defined]
+    _dispatch(patches, sim, random, random._inst, RankContext.generator)
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
         _dispatch(patches, sim, numpy_random, numpy_random.mtrand._rand, _numpy_generator)

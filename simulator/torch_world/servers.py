@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import cast
 
 import simpy
 import torch.distributed as dist
@@ -116,8 +117,7 @@ class Servers:
                 f"The client socket has timed out after {millis(timeout)}ms "
                 f"while trying to connect to ({host}, {port})."
             )
-        server: Server = event.value
-        return server
+        return cast(Server, event.value)
 
     def provide(self, host: str, port: int) -> KeyTable:
         """A server that no rank owns: a launcher's agent store."""

@@ -226,10 +226,14 @@ class SimFileStore(StoreBase):
             return RuntimeError(f"Timeout waiting for key: {missing[0]} after {millis(timeout)} ms")
         return RuntimeError("Wait timeout")
 
-    def _no_queues(self, *_: object) -> Any:
+    def queue_push(self, key: str, value: str | bytes, /) -> None:
         raise NotImplementedError("queue support is not implemented.")
 
-    queue_push = queue_pop = queue_len = _no_queues
+    def queue_pop(self, key: str, block: bool = True) -> bytes:
+        raise NotImplementedError("queue support is not implemented.")
+
+    def queue_len(self, key: str, /) -> int:
+        raise NotImplementedError("queue support is not implemented.")
 
 
 class SimPrefixStore(StoreBase):
@@ -268,7 +272,7 @@ class SimPrefixStore(StoreBase):
         return self._below.path_of(joined) if isinstance(self._below, SimPrefixStore) else joined
 
     def clone(self) -> SimPrefixStore:
-        return type(self)(self._prefix, self._below.clone())  # type: ignore[arg-type]
+        return type(self)(self._prefix, self._below.clone())
 
     def has_extended_api(self) -> bool:
         return self._below.has_extended_api()

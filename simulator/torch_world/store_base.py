@@ -188,6 +188,10 @@ class StoreBase(_c.Store):
             self.set(f"{key}/last_member", "1")
         self._wait_at_barrier(f"{key}/last_member", given, timeout is not None)
 
+    def clone(self) -> StoreBase:
+        """Another object on the same keys."""
+        raise NotImplementedError
+
     def has_extended_api(self) -> bool:
         return self._extended
 

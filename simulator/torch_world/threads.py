@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from simulator.engine.errors import RankEnded
 from simulator.engine.scheduler import Task, Wait
 from simulator.torch_world.context import RankContext
 from simulator.torch_world.locks import install_locks
@@ -26,6 +27,7 @@ def install_threads(patches: Patches, sim: Simulation) -> None:
     _install_start(patches, sim)
     _install_join(patches, sim)
     _install_lists(patches, sim)
+    patches.follow_imports()
 
 
 def task_of(thread: threading.Thread) -> Task | None:
@@ -72,8 +74,8 @@ def _watch_exceptions(sim: Simulation, thread: Any, task: Task) -> None:
     real = thread._invoke_excepthook
 
     def invoke(self: threading.Thread) -> None:
-        if task.ending is None:
-            error = sys.exc_info()[1]
+        error = sys.exc_info()[1]
+        if task.ending is None and not isinstance(error, RankEnded):
             sim.log("thread_error", task.name, type(error).__name__)
             real(self)
 

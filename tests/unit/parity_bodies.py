@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import pickle
 import re
 import time
 from collections.abc import Callable
@@ -15,8 +16,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
+
+from simulator import Outcome, simulate
 
 BodyFunction = Callable[[int, int], Any]
 CHAPTERS = ("collectives", "messages", "work", "meshes")
@@ -29,7 +33,7 @@ class Body:
     Attributes:
         sizes: numbers of ranks to run it with.
         on_hang: how a simulation treats time-outs (see `ClusterOptions.on_hang`).
-        finds: verdicts of the findings that a simulation must report (none for a correct program).
+        finds: kinds of the findings that a simulation must report (none for a correct program).
         differs: why the simulator's answer is not that of gloo, if it is not meant to be.
     """
 
@@ -46,6 +50,7 @@ class Body:
 
 
 BODIES: dict[str, Body] = {}
+TORCH = tuple(int(part) for part in torch.__version__.split(".")[:2])
 
 
 def body(
@@ -71,9 +76,13 @@ def of_chapter(chapter: str) -> list[Body]:
 # -- running a body ------------------------------------------------------------------------------------------------------
 
 
-def on_gloo(rank: int, world_size: int, init_method: str, *, chapter: str, name: str, folder: str) -> None:
-    """One real rank: the result goes to a file in `folder`."""
+def on_gloo(
+    rank: int, pool_size: int, init_method: str, *, chapter: str, name: str, world_size: int, folder: str
+) -> None:
+    """One real rank, idle if the body runs with fewer: the result goes to a file in `folder`."""
     of_chapter(chapter)
+    if rank >= world_size:
+        return
     dist.init_process_group(
         "gloo", init_method=init_method, rank=rank, world_size=world_size, timeout=timedelta(seconds=20)
     )
@@ -82,7 +91,40 @@ def on_gloo(rank: int, world_size: int, init_method: str, *, chapter: str, name:
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
-    torch.save(result, os.path.join(folder, f"{name}.{rank}"))
+    with open(os.path.join(folder, f"{name}.{rank}"), "wb") as file:
+        pickle.dump(result, file)
+
+
+def real_results(entry: Body, world_size: int, pool: Any, folder: str) -> dict[int, Any]:
+    """Run a body on real gloo, in the first processes of a `RankPool`."""
+    pool.run(on_gloo, chapter=entry.chapter, name=entry.name, world_size=world_size, folder=folder, timeout_s=30.0)
+    results = {}
+    for rank in range(world_size):
+        with open(os.path.join(folder, f"{entry.name}.{rank}"), "rb") as file:
+            results[rank] = pickle.load(file)
+    return results
+
+
+def simulation(entry: Body, world_size: int) -> Outcome:
+    """Run a body on simulated ranks."""
+    args = (entry.chapter, entry.name, world_size)
+    return simulate(simulated, world_size, args=args, on_hang=entry.on_hang)
+
+
+def cases(chapter: str) -> Any:
+    """A parametrization with the bodies of a chapter and their sizes."""
+    pairs = [(entry, size) for entry in of_chapter(chapter) for size in entry.sizes]
+    return pytest.mark.parametrize(("entry", "size"), pairs, ids=[f"{entry.name}-{size}" for entry, size in pairs])
+
+
+def check_simulation(entry: Body, size: int) -> None:
+    """The findings are those expected; all ranks of a correct program return; a second run gives the same trace."""
+    outcome, again = simulation(entry, size), simulation(entry, size)
+    assert tuple(str(finding.kind) for finding in outcome.findings) == entry.finds, outcome.report()
+    if not set(entry.finds) - {"timeout"}:
+        assert sorted(outcome.results) == list(range(size)), outcome.report()
+    assert repr(again.results) == repr(outcome.results)
+    assert again.trace.to_text() == outcome.trace.to_text()
 
 
 def simulated(rank: int, chapter: str, name: str, world_size: int) -> Any:

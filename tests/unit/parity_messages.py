@@ -277,7 +277,7 @@ def monitored_barrier_names_all_late_ranks(rank: int, world_size: int) -> Any:
     return caught(dist.monitored_barrier, timeout=timedelta(milliseconds=200), wait_all_ranks=True)
 
 
-@body(on_hang="timeout")
+@body(on_hang="timeout", finds=("timeout",))
 def monitored_barrier_without_rank_0(rank: int, world_size: int) -> Any:
     group = dist.new_group(timeout=timedelta(milliseconds=300))
     if rank == 0:

@@ -207,7 +207,7 @@ def _makings() -> list[tuple[str, Any]]:
         ("a world of one", ("127.0.0.1", 0, 1, True), {}),
         ("nobody waits for workers", ("127.0.0.1", 0, 2, True), {"wait_for_workers": False}),
         ("a world of zero", ("127.0.0.1", 0, 0, True), {}),
-        ("workers that do not come", ("127.0.0.1", 0, 3, True), {"timeout": timedelta(milliseconds=300)}),
+        ("workers that do not come", ("127.0.0.1", 0, 3, True), {"timeout": timedelta(milliseconds=900)}),
         ("taken", ("127.0.0.1", port, None, True), {}),
         ("taken, shared", ("127.0.0.1", port, None, True), {"multi_tenant": True}),
         ("shared twice", ("127.0.0.1", shared_port, None, True), {"multi_tenant": True}),
