@@ -10,7 +10,8 @@
 Map of the code (imports go down only):
     cli, pytest_plugin   entry points
     scenarios/           the demo: the one place where simulator and refimpl meet
-    cluster              what a user writes: nodes, cohorts, joins -> Outcome
+    cluster              what a user writes: nodes, cohorts, joins;  options, cohort, outcome beside it
+    run                  one simulation, from its start to its outcome
     report/              findings to text and JSON; the only place that prints
     analysis/            pure functions from records to findings
     fake_pg              the process groups;  communicator, collectives below it
@@ -26,14 +27,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from simulator.analysis.findings import Certainty, Finding, Level, Verdict
-    from simulator.cluster import Cluster, Outcome, SimulationFailed, simulate
+    from simulator.cluster import Cluster, simulate
     from simulator.engine.errors import HangcheckError, SimulatorFault, UsageError
     from simulator.engine.scheduler import Limits
+    from simulator.options import ClusterOptions
+    from simulator.outcome import Outcome, SimulationFailed
 
 _HOME = {
     "Cluster": "simulator.cluster",
-    "Outcome": "simulator.cluster",
-    "SimulationFailed": "simulator.cluster",
+    "ClusterOptions": "simulator.options",
+    "Outcome": "simulator.outcome",
+    "SimulationFailed": "simulator.outcome",
     "simulate": "simulator.cluster",
     "Finding": "simulator.analysis.findings",
     "Verdict": "simulator.analysis.findings",

@@ -125,9 +125,10 @@ class Arguments:
     def reduce_scatter_single(self, output: Tensor, source: Tensor) -> None:
         """The output is one of `size` equal parts of the input: by rows, or by elements."""
         if output.dtype is not source.dtype:
+            sides = f"{output.dtype} vs. {source.dtype}"
             raise self._model.error(
-                f"Check failed: outputTensors[i].dtype() == inputTensors[i].dtype() ({output.dtype} vs. {source.dtype})."
-            )
+                f"Check failed: outputTensors[i].dtype() == inputTensors[i].dtype() ({sides})."
+            )  # fmt: skip
         self.contiguous([output, source])
         if not self._model.equal_shapes:
             if source.numel() != output.numel() * self._size:
@@ -149,11 +150,11 @@ class Arguments:
             raise self._model.error("output tensor size must be equal to world_size times input tensor size")
 
     def all_to_all_lists(self, op: str, outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
+        if op in self._model.refused_ops:
+            raise RuntimeError(f"Backend {self._model.name} does not support {op}")
         for side, tensors in (("input", inputs), ("output", outputs)):
             if len(tensors) != self._size:
-                raise self.refuse(
-                    op, f"{side} tensor list size {len(tensors)} does not match world size {self._size}"
-                )
+                raise self.refuse(op, f"{side} tensor list size {len(tensors)} does not match world size {self._size}")
         self.dense(op, [*inputs, *outputs])
         if not self._model.equal_shapes:
             return
@@ -169,8 +170,8 @@ class Arguments:
         if len(tensors) != 1:
             raise RuntimeError(f"ProcessGroup{self._model.title}::send takes a single tensor")
         if not tensors[0].is_contiguous():
-            text = "Tensors must be contiguous" if self._model.strides == "refuse" else "input tensor has to be contiguous"
-            raise self._model.error(text)
+            self.contiguous(tensors)
+            raise self._model.error("input tensor has to be contiguous")
         if tensors[0].is_sparse:
             raise self._model.error("input tensor has to be dense")
         if tag < 0:

@@ -32,6 +32,8 @@ class BackendModel:
     """What it raises for wrong arguments."""
     refused_reduce_ops: frozenset[str] = frozenset()
     """ReduceOps that it does not have."""
+    refused_ops: frozenset[str] = frozenset()
+    """Collectives that it does not have, as torch's backend class names them."""
     dtypes: frozenset[torch.dtype] | None = None
     """What collectives take; None: anything."""
     bad_dtype: Callable[[torch.dtype], Exception] = lambda dtype: TypeError(f"{dtype} is not supported")
@@ -75,6 +77,7 @@ GLOO = BackendModel(
     name="gloo",
     title="Gloo",
     refused_reduce_ops=frozenset({"PREMUL_SUM"}),
+    refused_ops=frozenset({"alltoall"} if torch.__version__.startswith("2.11.") else ()),
     dtypes=frozenset(_COMMON),
     bad_dtype=lambda dtype: RuntimeError("Invalid scalar type"),
     strides="ignore",

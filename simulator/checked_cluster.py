@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from simulator.cluster import Cluster, Outcome
+from simulator.cluster import Cluster
+from simulator.outcome import Outcome
 
 
 class CheckedCluster(Cluster):

@@ -1,8 +1,8 @@
 """torch ProcessGroups of the simulated backends (gloo, nccl, mooncake, mooncake-cpu). Real data moves.
 
 torch's own Python layer calls these where it would call the C++ groups. Each rank has its own `SimProcessGroup`; those
-that belong together share a `Communicator`. Neighbours: backends (how they differ), arguments (what they refuse), work
-(what asynchronous calls return), collectives (how data moves).
+that belong together share a `Communicator`. Neighbours: collective_calls (the other half of the class), backends (how
+they differ), arguments (what they refuse), work (what asynchronous calls return), collectives (how data moves).
 
 What is not modelled:
 - time: a collective takes no virtual time, only waiting does;
@@ -11,14 +11,13 @@ What is not modelled:
 - CUDA streams: a synchronous call on `nccl` blocks the host until its peers have come, where the real one returns;
 - `nccl` takes CPU tensors, since there is no simulated accelerator yet; its batches of messages are single messages;
 - `torch.ops.c10d.*` called by hand: those operators want a backend of C++, and raise;
-- a rank that *returns* keeps its connections: its peers wait, and the report says that it has finished. Real gloo raises
-  `Connection closed by peer` once the process is gone. A rank that fails or is killed does close them.
+- a rank that *returns* keeps its connections: its peers wait, and the report says that it has finished. Real gloo
+  raises `Connection closed by peer` once the process is gone. A rank that fails or is killed does close them.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from contextlib import suppress
 from copy import copy
 from datetime import timedelta
@@ -28,9 +27,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from simulator.arguments import Arguments
-from simulator.backends import GLOO, MOONCAKE, NCCL, MODELS, BackendModel, seconds
-from simulator.collectives import Entry, below_torch, op_name, split_rows
+from simulator.backends import GLOO, MODELS, MOONCAKE, NCCL, BackendModel
+from simulator.collective_calls import CollectiveCalls
+from simulator.collectives import Entry
 from simulator.communicator import ANY_SOURCE, Communicator, Slot
 from simulator.engine.site import Stack
 from simulator.monitored import monitored_barrier
@@ -61,7 +60,11 @@ class Options:
         return copy(self)
 
 
-class SimProcessGroup(dist.ProcessGroup):
+_TorchGroup: Any = dist.ProcessGroup
+"""Any, since torch's stubs of this class differ between versions and from what C++ calls."""
+
+
+class SimProcessGroup(CollectiveCalls, _TorchGroup):  # type: ignore[misc]
     """One rank's handle on a group.
 
     Args:
@@ -271,168 +274,12 @@ class SimProcessGroup(dist.ProcessGroup):
             self._coalescing.append(work)
         return work
 
-    @property
-    def _must(self) -> Arguments:
-        return Arguments(self.model, self.size())
-
-    def _raw(self, *tensors: Tensor) -> Sequence[Tensor]:
-        return tensors if self.model.strides == "ignore" else ()
-
-    def allreduce(self, tensors: Any, opts: Any = None, timeout: timedelta | None = None) -> SimWork:
-        held = _listed(tensors)
-        self._must.not_empty("allreduce", held)
-        name, factor = _reduction(opts)
-        if held[0].is_sparse and name != "SUM":
-            text = "unsupported reduction operation (allreduce of sparse tensors only works with ReduceOp.SUM)"
-            raise self.model.refuse("allreduce", text)
-        self._must.contiguous(held)
-        raw = () if held[0].is_sparse else self._raw(*held)
-        return self._join(
-            Entry("all_reduce", held, held, reduce=name, factor=factor, raw=raw, limit_s=_limit_s(opts, timeout))
-        )
-
-    def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> SimWork:
-        self._must.not_empty("allreduce_coalesced", tensors)
-        self._must.one_dtype("allreduce_coalesced", tensors)
-        self._must.dense("allreduce_coalesced", tensors)
-        name, factor = _reduction(opts)
-        return self._join(
-            Entry("all_reduce", tensors, tensors, reduce=name, factor=factor, limit_s=_limit_s(opts))
-        )  # fmt: skip
-
-    def broadcast(self, tensors: Any, opts: Any = None, timeout: timedelta | None = None) -> SimWork:
-        held, root = _listed(tensors), _root(opts)
-        self._must.root("broadcast", root)
-        self._must.dense("broadcast", held)
-        return self._join(
-            Entry("broadcast", held, held, root=root, raw=self._raw(*held), limit_s=_limit_s(opts, timeout))
-        )
-
-    def reduce(self, tensors: Any, opts: Any = None, op: Any = None, timeout: Any = None) -> SimWork:
-        held, root = _listed(tensors), _root(opts)
-        self._must.root("reduce", root)
-        self._must.dense("reduce", held)
-        name, factor = _reduction(op if isinstance(opts, int) else opts)
-        raw, limit_s = self._raw(*held), _limit_s(opts, timeout)
-        return self._join(Entry("reduce", held, held, reduce=name, root=root, factor=factor, raw=raw, limit_s=limit_s))
-
-    def allgather(self, output_lists: Any, inputs: Any, opts: Any = None, timeout: Any = None) -> SimWork:
-        rows, held = _rows(output_lists), _listed(inputs)
-        self._must.lists("allgather", rows, held)
-        return self._join(Entry("all_gather", held, [t for row in rows for t in row], limit_s=_limit_s(opts, timeout)))
-
-    def allgather_coalesced(self, output_lists: Any, inputs: list[Tensor], opts: Any = None) -> SimWork:
-        """`output_lists` holds, for each rank, one tensor per input."""
-        self._must.coalesced_lists("allgather_coalesced", output_lists, inputs)
-        outputs = [output_lists[rank][index] for index in range(len(inputs)) for rank in range(self.size())]
-        return self._join(Entry("all_gather", inputs, outputs, limit_s=_limit_s(opts)))
-
-    def all_gather_single(self, output: Tensor, source: Tensor, opts: Any = None) -> SimWork:
-        self._must.all_gather_single(output, source)
-        parts = self._parts(output)
-        self._must.lists("allgather", [parts], [source])
-        return self._join(Entry("all_gather", [source], parts, limit_s=_limit_s(opts)))
-
-    _allgather_base = all_gather_single
-
-    def all_gather_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> SimWork:
-        parts = [self._parts(output) for output in outputs]
-        for row, output, source in zip(parts, outputs, inputs, strict=True):
-            self._must.all_gather_single(output, source)
-            self._must.lists("allgather_coalesced", [row], [source])
-        return self._join(Entry("all_gather", inputs, [t for row in parts for t in row], limit_s=_limit_s(opts)))
-
-    allgather_into_tensor_coalesced = all_gather_single_coalesced
-
-    def _parts(self, whole: Tensor) -> list[Tensor]:
-        """`whole` in one piece per rank: by rows where the backend insists on shapes, else by elements."""
-        with below_torch():
-            if not self.model.equal_shapes and whole.is_contiguous():
-                whole = whole.view(-1)
-            if whole.dim() and not whole.shape[0]:
-                return [whole] * self.size()
-            return list(whole.chunk(self.size()))
-
-    def gather(self, output_lists: Any, inputs: Any, opts: Any = None, timeout: Any = None) -> SimWork:
-        held, root = _listed(inputs), _root(opts)
-        rows = _rows(output_lists)[0] if output_lists else []
-        self._must.root("gather", root)
-        self._must.dense("gather", held)
-        self._must.rooted_list("gather", self._group_rank == root, rows, held[0], "output")
-        return self._join(Entry("gather", held, list(rows), root=root, limit_s=_limit_s(opts, timeout)))
-
-    def gather_single(self, output: Tensor, source: Tensor, opts: Any = None) -> SimWork:
-        here = self._group_rank == _root(opts)
-        return self.gather([self._parts(output)] if here else [], [source], opts)
-
-    gather_into_tensor = gather_single
-
-    def scatter(self, outputs: Any, input_lists: Any, opts: Any = None, timeout: Any = None) -> SimWork:
-        held, root = _listed(outputs), _root(opts)
-        rows = _rows(input_lists)[0] if input_lists else []
-        self._must.root("scatter", root)
-        self._must.dense("scatter", held)
-        self._must.rooted_list("scatter", self._group_rank == root, rows, held[0], "input")
-        raw, limit_s = self._raw(*rows, *held), _limit_s(opts, timeout)
-        return self._join(Entry("scatter", list(rows), held, root=root, raw=raw, limit_s=limit_s))
-
-    def reduce_scatter(self, outputs: Any, input_lists: Any, opts: Any = None, timeout: Any = None) -> SimWork:
-        lists, held = _rows(input_lists), _listed(outputs)
-        name, factor = _reduction(opts)
-        for row, output in zip(lists, held, strict=True):
-            self._must.reduce_scatter_list(row)
-            self._must.alike("reduce_scatter", [row[self._group_rank]], output)
-        flat, limit_s = [t for row in lists for t in row], _limit_s(opts, timeout)
-        return self._join(Entry("reduce_scatter", flat, held, reduce=name, factor=factor, limit_s=limit_s))
-
-    def reduce_scatter_single(self, output: Tensor, source: Tensor, opts: Any = None) -> SimWork:
-        return self.reduce_scatter_single_coalesced([output], [source], opts)
-
-    _reduce_scatter_base = reduce_scatter_single
-
-    def reduce_scatter_single_coalesced(
-        self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
-    ) -> SimWork:
-        for output, source in zip(outputs, inputs, strict=True):
-            self._must.reduce_scatter_single(output, source)
-        name, factor = _reduction(opts)
-        parts = [part for source in inputs for part in self._parts(source)]
-        return self._join(
-            Entry("reduce_scatter", parts, outputs, reduce=name, factor=factor, limit_s=_limit_s(opts))
-        )  # fmt: skip
-
-    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
-
-    def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> SimWork:
-        self._must.all_to_all_lists("alltoall", outputs, inputs)
-        return self._join(Entry("all_to_all", inputs, outputs, limit_s=_limit_s(opts)))
-
-    def all_to_all_single(
-        self,
-        output: Tensor,
-        source: Tensor,
-        out_splits: list[int],
-        in_splits: list[int],
-        opts: Any = None,
-        timeout: timedelta | None = None,
-    ) -> SimWork:
-        size = self.size()
-        self._must.dense("alltoall_base", [output, source])
-        if not source.is_contiguous():
-            raise ValueError("Tensors must be contiguous")
-        with below_torch():
-            sent, got = split_rows(source, in_splits, size), split_rows(output, out_splits, size)
-        limit_s = _limit_s(opts, timeout)
-        return self._join(Entry("all_to_all_single", sent, got, raw=self._raw(output), limit_s=limit_s))
-
-    alltoall_base = all_to_all_single
-
-    def barrier(self, opts: Any = None, timeout: timedelta | None = None) -> SimWork:
-        return self._join(Entry("barrier", [], [], limit_s=_limit_s(opts, timeout)))
-
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
         if not self.model.monitored_barrier:
-            raise RuntimeError(f"ProcessGroup {self.model.name} does not support monitoredBarrier")
+            name = self.model.name
+            raise RuntimeError(
+                f"Backend {name} does not support monitoredBarrier, only GLOO supports monitored barrier."
+            )
         monitored_barrier(self, timeout, wait_all_ranks)
 
     # -- messages ------------------------------------------------------------------------------------------------
@@ -449,7 +296,7 @@ class SimProcessGroup(dist.ProcessGroup):
 
     def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> SimWork:
         if not self.model.any_source:
-            raise RuntimeError(f"ProcessGroup {self.model.name} does not support recvAnysource")
+            raise RuntimeError(f"Backend {self.model.name} does not support recvAnysource")
         someone = 0 if self._group_rank else self.size() - 1
         self._must.message(tensors, tag, "recv from", someone, self._group_rank)
         self._check_connected("recv", ANY_SOURCE)
@@ -514,31 +361,3 @@ class SimProcessGroup(dist.ProcessGroup):
         )  # fmt: skip
         self.sim.must_be_here("a process group").groups.append(child)
         return child
-
-
-def _listed(tensors: Any) -> list[Tensor]:
-    return [tensors] if isinstance(tensors, Tensor) else list(tensors)
-
-
-def _rows(lists: Any) -> list[Sequence[Tensor]]:
-    """A list of lists of tensors, also from the one list that the short forms take."""
-    return [lists] if lists and isinstance(lists[0], Tensor) else list(lists)
-
-
-def _root(opts: Any) -> int:
-    return opts if isinstance(opts, int) else int(opts.rootRank)
-
-
-def _limit_s(opts: Any, timeout: timedelta | None = None) -> float | None:
-    """The time-out of one call, if it was given one."""
-    return seconds(timeout) or seconds(getattr(opts, "timeout", None))
-
-
-def _reduction(opts: Any) -> tuple[str, Any]:
-    """The name of a reduction, and the factor of PREMUL_SUM (torch hides it in the ReduceOp's state)."""
-    if opts is None:
-        return "SUM", None
-    reduce_op = getattr(opts, "reduceOp", opts)
-    name = op_name(reduce_op)
-    factor = reduce_op.__getstate__()[1] if name == "PREMUL_SUM" else None
-    return name, factor

@@ -18,7 +18,8 @@ from importlib.machinery import ModuleSpec, SourceFileLoader
 from types import CodeType, ModuleType
 from typing import Any, NamedTuple
 
-from simulator.cluster import Cluster, Outcome
+from simulator.cluster import Cluster
+from simulator.outcome import Outcome
 from simulator.engine.errors import UsageError
 from simulator.torchrun import Job
 

@@ -80,7 +80,8 @@ class _Round:
                 raise RuntimeError(f"{text}\n Original exception: \n{error}")
         failed = [str(peer) for peer in works if peer not in passed]
         if failed:
-            raise RuntimeError(f"[Rank 0]: Ranks {', '.join(failed)} failed to pass monitoredBarrier in {self._millis} ms")
+            who = f"[Rank 0]: Ranks {', '.join(failed)}"
+            raise RuntimeError(f"{who} failed to pass monitoredBarrier in {self._millis} ms")
 
     def _await(self, work: MessageWork, passed: list[int]) -> RuntimeError | None:
         left_s = self._limit.total_seconds()

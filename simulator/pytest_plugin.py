@@ -30,7 +30,7 @@ import pytest
 
 if TYPE_CHECKING:
     from simulator.checked_cluster import CheckedCluster
-    from simulator.cluster import Outcome
+    from simulator.outcome import Outcome
 
     ClusterFactory = Callable[..., CheckedCluster]
     Simulate = Callable[..., Outcome]
@@ -118,5 +118,5 @@ def pytest_runtest_makereport(
 
 
 def _is_simulation_failure(error: BaseException) -> bool:
-    cluster = sys.modules.get("simulator.cluster")
-    return cluster is not None and isinstance(error, cluster.SimulationFailed)
+    outcome = sys.modules.get("simulator.outcome")
+    return outcome is not None and isinstance(error, outcome.SimulationFailed)

@@ -18,7 +18,7 @@ from simulator.progress import Progress
 from simulator.torchrun import flags_without_effect, job_of
 
 if TYPE_CHECKING:
-    from simulator.cluster import Outcome
+    from simulator.outcome import Outcome
 
 _USAGE = "%(prog)s [torchrun's flags] [flags of the simulation] script.py [arguments of the script]"
 _EPILOG = """One command plays all nodes. Of a range --nnodes MIN:MAX, MAX nodes come. Exit codes: 0 ok, 1 findings,

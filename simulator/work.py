@@ -1,4 +1,4 @@
-"""What an asynchronous call returns: handles on collectives and messages, and their futures. They block in virtual time.
+"""What asynchronous calls return: handles on collectives and messages, and their futures. They block in virtual time.
 
 A future is settled by its own rank: in `wait`, or on a thread of that rank once somebody has attached a callback, so
 that callbacks run among their own rank's state. While autograd runs a backward pass, `get_future` waits at once: there
@@ -28,7 +28,7 @@ PAIR_CLOSURE = "Application timeout caused pair closure"
 _NO_SOURCE = "sourceRank() may only be called on work objects that correspond to a recv or recv-from-any call."
 
 
-class SimFuture(torch.futures.Future):  # type: ignore[type-arg, misc]
+class SimFuture(torch.futures.Future):  # type: ignore[type-arg]
     """The future of a piece of work."""
 
     def __new__(cls, work: SimWork) -> SimFuture:
@@ -374,10 +374,10 @@ class AllWork(SimWork):
         self._parts = list(parts)
 
     def wait_up_to(self, limit_s: float | None, *, named: bool) -> bool:
-        return all([part.wait_up_to(limit_s, named=named) for part in self._parts])
+        return all(part.wait_up_to(limit_s, named=named) for part in self._parts)
 
     def is_completed(self) -> bool:
-        return all([part.is_completed() for part in self._parts])
+        return all(part.is_completed() for part in self._parts)
 
     def _done(self) -> bool:
         return all(part._done() for part in self._parts)

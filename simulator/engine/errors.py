@@ -27,3 +27,9 @@ class RankEnded(BaseException):
         super().__init__(how, code)
         self.how = how
         self.code = code
+
+
+def require(holds: bool, message: str) -> None:
+    """Raise a UsageError with `message` unless `holds`."""
+    if not holds:
+        raise UsageError(message)

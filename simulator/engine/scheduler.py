@@ -246,6 +246,11 @@ class Scheduler:
         task.joiners.append(event)
         return self.wait(event, wait, timeout_s)
 
+    @property
+    def over(self) -> bool:
+        """The run has ended; tasks that are still alive are being unwound."""
+        return self._draining or self.end is not End.FINISHED
+
     def event(self) -> simpy.Event:
         """A new simpy event of this run."""
         return self.env.event()

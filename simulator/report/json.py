@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from simulator.cluster import Outcome
+    from simulator.outcome import Outcome
 
 
 def render_json(outcome: Outcome) -> str:

@@ -10,7 +10,7 @@ from simulator.analysis.facts import listed
 from simulator.analysis.findings import Finding, Side
 
 if TYPE_CHECKING:
-    from simulator.cluster import Outcome
+    from simulator.outcome import Outcome
 
 _WIDTH = 118
 _MOST = 12

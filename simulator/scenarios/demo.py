@@ -10,7 +10,7 @@ from typing import Any, TextIO
 
 from simulator.analysis.findings import Verdict
 from simulator.cli import OneLineParser, whole_number
-from simulator.cluster import Outcome
+from simulator.outcome import Outcome
 from simulator.scenarios.scale_up import scale_up
 from simulator.scenarios.start_up import start_up
 

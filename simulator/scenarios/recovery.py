@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from refimpl.distributed import BootstrapArgs, CreationPlan, ParallelLayout, Role, bring_up
-from simulator.cluster import Cluster, Outcome
+from simulator.cluster import Cluster
+from simulator.outcome import Outcome
 
 RANKS, CAPACITY, LOST = 4, 8, 2
 LAYOUT = ParallelLayout(tp=RANKS, attn_cp=2, moe_ep=2, dcp=2, shared_experts_tp=2, pdmux=True)

@@ -11,7 +11,8 @@ import torch.distributed as dist
 
 from refimpl.distributed import BootstrapArgs, CreationPlan, ParallelLayout, Role, bring_up, get_tp_group
 from refimpl.distributed.contract import RulesName
-from simulator.cluster import Cluster, Outcome
+from simulator.cluster import Cluster
+from simulator.outcome import Outcome
 
 SERVING, JOINING, CAPACITY = 4, 2, 8
 PATIENCE_S, POLL_S = 10.0, 0.5

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 
 from refimpl.distributed import BootstrapArgs, MultimemAllGatherer, ParallelLayout, bring_up, get_tp_group
-from simulator.cluster import Cluster, Outcome
+from simulator.cluster import Cluster
+from simulator.outcome import Outcome
 
 RANKS = 4
 

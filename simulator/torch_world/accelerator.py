@@ -45,7 +45,7 @@ def install_accelerator(patches: Patches, sim: Simulation) -> None:
 
         patches.set(torch.accelerator, name, reply)
 
-    real_version = nccl.version
+    real_version: Callable[[], Any] = nccl.version
 
     def version() -> Any:
         """torch asks for it in the report of any error on NCCL."""

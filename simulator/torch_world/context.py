@@ -151,6 +151,10 @@ class RankContext:
             self.python_random = random.Random(self.seed)
         return self.python_random
 
+    def torch_seed(self) -> int:
+        """What torch's generator starts with: every process draws its own from the system."""
+        return (self.seed * 6364136223846793005 + 1442695040888963407) % (1 << 63)
+
     def random_bytes(self, count: int) -> bytes:
         """What the rank gets from `os.urandom`: not random at all, so that a run can be repeated."""
         if self.process.entropy is None:

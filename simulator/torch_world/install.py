@@ -70,8 +70,8 @@ def installed(sim: Simulation, servers: Servers) -> Iterator[None]:
 def _keep_device_guard() -> None:
     """Let this thread be the first that asks for the device guard of fake tensors.
 
-    Without a GPU, torch 2.11 keeps the guard of the first thread that asks (DTensor does), and reads it after that thread
-    has ended: a segmentation fault, without a simulation too.
+    Without a GPU, torch 2.11 keeps the guard of the first thread that asks (DTensor does), and reads it after that
+    thread has ended: a segmentation fault, without a simulation too.
     """
     ensure = getattr(torch._C, "_ensureCUDADeviceGuardSet", None)
     if ensure is not None and torch.__version__.startswith(("2.11.", "2.12.")) and torch.cuda.device_count() == 0:
@@ -115,7 +115,7 @@ def _backend_class(
             self.bound_device_id = _bound_device()
             sim.must_be_here("a process group").groups.append(self)
 
-    Group.Options = Options  # type: ignore[attr-defined]
+    Group.Options = Options
     return Group
 
 

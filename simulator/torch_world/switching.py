@@ -3,8 +3,8 @@
 Only one rank runs at a time, so a value can be exchanged at the switch instead of being looked up at every access:
 torch's world, the environment, the CPU generator, the default dtype, sys.argv, sys.path, the working directory, the
 filters of `warnings`, `__main__`. Grad mode, inference mode, function and dispatch modes are kept by torch per thread,
-and each rank has its thread. Not modelled: what all ranks share (threads and precision of torch's kernels, deterministic
-algorithms, `sys.stdout`, the locale), and threads outside the ranks, which see what the running rank sees.
+and each rank has its thread. Not modelled: what all ranks share (number of threads and precision of torch's kernels,
+deterministic algorithms, `sys.stdout`, the locale); threads outside the ranks see what the running rank sees.
 """
 
 from __future__ import annotations
@@ -24,10 +24,6 @@ from simulator.torch_world.context import RankContext
 from simulator.torch_world.modules import ModuleIsolation
 
 _registry: Any = torch._C._distributed_c10d
-DEFAULT_TORCH_SEED = 67280421310721
-"""What a fresh torch process starts with (c10::detail default_rng_seed_val)."""
-
-
 _SLOTS: tuple[tuple[Any, str], ...] = (
     (c10d, "_world"),
     (os.environ, "_data"),
@@ -55,7 +51,6 @@ class Switching:
         self._shared_thread = shared_thread
         self._modules = ModuleIsolation(isolate)
         self._generator = torch.default_generator
-        self._fresh_state = torch.Generator().manual_seed(DEFAULT_TORCH_SEED).get_state()
         self._outside = self._read({})
         self._outside["cwd"] = os.getcwd()
         self._settings = [(put, get()) for get, put in _SETTINGS]
@@ -122,7 +117,7 @@ class Switching:
             own.get(name, list(value) if isinstance(value, list) else value)
             for (_, name), value in zip(_SLOTS, self._outside["slots"], strict=True)
         ]
-        saved["torch_rng"] = self._fresh_state
+        saved["torch_rng"] = torch.Generator().manual_seed(context.torch_seed()).get_state()
         context.process.excepthook = sys.excepthook
         if not self._shared_thread:
             threading.current_thread()._daemonic = False  # type: ignore[attr-defined]  # the rank's threads inherit it

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed.nn.functional  # here, since its default arguments are WORLD as it is at the import
 
 from simulator import Outcome, simulate
 
@@ -73,7 +74,7 @@ def of_chapter(chapter: str) -> list[Body]:
     return [entry for entry in BODIES.values() if entry.chapter == chapter]
 
 
-# -- running a body ------------------------------------------------------------------------------------------------------
+# -- running a body ------------------------------------------------------------------------------------------------
 
 
 def on_gloo(
@@ -88,11 +89,20 @@ def on_gloo(
     )
     try:
         result = BODIES[name].fn(rank, world_size)
+        _wait_for_all(os.path.join(folder, f"{name}.{world_size}.over"), world_size)
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
     with open(os.path.join(folder, f"{name}.{rank}"), "wb") as file:
         pickle.dump(result, file)
+
+
+def _wait_for_all(path: str, world_size: int) -> None:
+    """Nobody closes its connections while others still make theirs; the groups may be broken, so this uses a file."""
+    store = dist.FileStore(path, world_size)
+    store.add("over", 1)
+    while store.add("over", 0) < world_size:
+        time.sleep(0.002)
 
 
 def real_results(entry: Body, world_size: int, pool: Any, folder: str) -> dict[int, Any]:
@@ -138,7 +148,7 @@ def simulated(rank: int, chapter: str, name: str, world_size: int) -> Any:
             dist.destroy_process_group()
 
 
-# -- helpers of bodies ---------------------------------------------------------------------------------------------------
+# -- helpers of bodies ---------------------------------------------------------------------------------------------
 
 
 def caught(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

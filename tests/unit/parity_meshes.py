@@ -23,7 +23,7 @@ def total(rank: int, group: Any) -> Any:
     return tensor.item()
 
 
-# -- sub-groups ----------------------------------------------------------------------------------------------------------
+# -- sub-groups ----------------------------------------------------------------------------------------------------
 
 
 @body()
@@ -125,7 +125,7 @@ def default_group_of_both_devices(rank: int, world_size: int) -> Any:
     return total(rank, group), dist.get_backend(group), dist.is_backend_available("gloo")
 
 
-# -- device meshes -------------------------------------------------------------------------------------------------------
+# -- device meshes -------------------------------------------------------------------------------------------------
 
 
 @body(sizes=(1, 2, 4))
@@ -177,7 +177,7 @@ def distributed_tensors(rank: int, world_size: int) -> Any:
     )  # fmt: skip
 
 
-# -- functional collectives ----------------------------------------------------------------------------------------------
+# -- functional collectives ----------------------------------------------------------------------------------------
 
 
 def single(name: str) -> Any:
@@ -197,7 +197,7 @@ def functional_collectives(rank: int, world_size: int) -> Any:
         "all_gather dim 1": plain(single("all_gather")(tensor, 1, group)),
         "reduce_scatter": plain(single("reduce_scatter")(tensor, "sum", 0, group)),
         "all_to_all": plain(funcol.all_to_all_single(tensor, None, None, group)),
-        "permute": plain(funcol.permute_tensor(numbers(rank, (3,)), [(r + 1) % world_size for r in range(world_size)], group)),
+        "permute": plain(funcol.permute_tensor(numbers(rank, (3,)), [*range(1, world_size), 0], group)),
         "unchanged": plain(tensor),
     }
 
@@ -269,7 +269,7 @@ def collectives_with_gradients(rank: int, world_size: int) -> Any:
     }
 
 
-# -- data parallel models ------------------------------------------------------------------------------------------------
+# -- data parallel models ------------------------------------------------------------------------------------------
 
 
 def small_model() -> torch.nn.Module:
@@ -296,7 +296,7 @@ def data_parallel_steps(rank: int, world_size: int) -> Any:
         seen.append(plain([p.grad for p in model.parameters()]))
     with model.no_sync():
         model(numbers(rank, (4, 2))).sum().backward()
-    return seen, plain([p for p in model.parameters()])
+    return seen, plain(list(model.parameters()))
 
 
 @body()

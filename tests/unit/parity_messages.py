@@ -71,7 +71,7 @@ def receives_from_any_source(rank: int, world_size: int) -> Any:
     """One sender at a time, so that the order is known."""
     if rank == 0:
         got = []
-        for step in range(1, world_size):
+        for _ in range(1, world_size):
             tensor = torch.zeros(3)
             source = dist.recv(tensor)
             got.append((source, plain(tensor)))
@@ -250,7 +250,7 @@ def object_messages(rank: int, world_size: int) -> Any:
     return None
 
 
-# -- monitored_barrier ---------------------------------------------------------------------------------------------------
+# -- monitored_barrier ---------------------------------------------------------------------------------------------
 
 
 @body(sizes=(1, 2, 4))

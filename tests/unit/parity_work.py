@@ -104,7 +104,7 @@ def several_pieces_of_work_at_once(rank: int, world_size: int) -> Any:
     return plain(tensors)
 
 
-# -- futures -------------------------------------------------------------------------------------------------------------
+# -- futures -------------------------------------------------------------------------------------------------------
 
 
 @body()
@@ -185,7 +185,7 @@ def futures_of_ones_own(rank: int, world_size: int) -> Any:
     return future.then(lambda done: done.value() + 1).wait(), future.wait()
 
 
-# -- time-outs -----------------------------------------------------------------------------------------------------------
+# -- time-outs -----------------------------------------------------------------------------------------------------
 
 
 @body(sizes=(2,), on_hang="timeout")
@@ -266,7 +266,7 @@ def pending_work_beyond_the_time_out(rank: int, world_size: int) -> Any:
     return work.is_success(), error_of(work), caught(work.wait), caught(future.wait), future.done()
 
 
-# -- the life of groups --------------------------------------------------------------------------------------------------
+# -- the life of groups --------------------------------------------------------------------------------------------
 
 
 @body()

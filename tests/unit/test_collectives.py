@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from simulator import Finding, Verdict, simulate
-from tests.unit.parity_bodies import Body, caught, cases, check_simulation, numbers, plain
+from tests.unit.parity_bodies import Body, cases, caught, check_simulation, numbers, plain
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # some names are deprecated in one torch, and new in another
 
@@ -19,7 +19,7 @@ def test_collectives_work_under_simulation(entry: Body, size: int) -> None:
     check_simulation(entry, size)
 
 
-# -- ranks that disagree -------------------------------------------------------------------------------------------------
+# -- ranks that disagree -------------------------------------------------------------------------------------------
 
 
 def disagree(rank: int, what: str) -> None:
@@ -80,7 +80,7 @@ def test_two_mismatches_of_one_run_are_two_findings() -> None:
     assert [(finding.kind, finding.seq) for finding in found] == [(Verdict.MISMATCH, 0), (Verdict.MISMATCH, 1)]
 
 
-# -- nccl ------------------------------------------------------------------------------------------------------------------
+# -- nccl ----------------------------------------------------------------------------------------------------------
 
 
 def on_nccl(rank: int) -> Any:
@@ -139,7 +139,7 @@ def test_gather_into_one_tensor() -> None:
     def body(rank: int) -> Any:
         dist.init_process_group("nccl")
         out = torch.zeros(4) if rank == 1 else None
-        dist.gather_single(out, numbers(rank, (2,)), dst=1)
+        dist.gather_single(numbers(rank, (2,)), out, dst=1)
         return plain(out)
 
     if not hasattr(dist, "gather_single"):

@@ -304,7 +304,7 @@ def rows() -> set[str]:
 
 
 def test_every_option_is_documented() -> None:
-    wanted = {field.name for kind in (cluster.ClusterOptions, Limits) for field in fields(kind)}
+    wanted = {field.name for kind in (simulator.ClusterOptions, Limits) for field in fields(kind)}
     assert wanted <= rows(), sorted(wanted - rows())
 
 

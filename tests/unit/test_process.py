@@ -21,13 +21,13 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-import simulator.cluster
+import simulator.run
 from simulator import Cluster, UsageError, Verdict, simulate
 from simulator.torch_world.process import leave_process
 
 ends_as_processes_do = pytest.mark.skipif(
-    leave_process.__name__ not in inspect.getsource(simulator.cluster),
-    reason="simulator.cluster does not call leave_process yet",
+    leave_process.__name__ not in inspect.getsource(simulator.run),
+    reason="simulator.run does not call leave_process yet",
 )
 
 

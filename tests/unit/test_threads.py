@@ -18,7 +18,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-import simulator.cluster
+import simulator.run
 from simulator import Verdict, simulate
 from simulator.engine.scheduler import Limits
 
@@ -191,7 +191,7 @@ def test_thread_pools_run_jobs_and_hand_back_results() -> None:
 
 
 @pytest.mark.skipif(
-    "leave_process" not in inspect.getsource(simulator.cluster), reason="simulator.cluster does not call it yet"
+    "leave_process" not in inspect.getsource(simulator.run), reason="simulator.run does not call it yet"
 )
 def test_a_pool_that_nobody_shuts_down_ends_with_its_rank() -> None:
     """As the interpreter does at exit: idle workers are told to end, so this is no deadlock."""

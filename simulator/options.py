@@ -1,0 +1,54 @@
+"""How a cluster is simulated: every knob, with its default."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from simulator.engine.carrier import CARRIERS
+from simulator.engine.errors import require
+from simulator.engine.scheduler import Limits, Policy, Scheduler, in_order
+from simulator.torch_world.probe import PROBES
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClusterOptions:
+    """How a cluster is simulated."""
+
+    nodes: int = 1
+    """Hosts."""
+    gpus_per_node: int | None = None
+    """Ranks that one host takes; None: as many as the ranks need, spread evenly."""
+    seed: int = 0
+    """Of everything random, including the ranks' own `random` and `numpy.random`."""
+    carrier: str = "thread"
+    """`thread`, or `greenlet` for programs that block from Python frames only."""
+    limits: Limits = field(default_factory=Limits)
+    """Bounds of the run."""
+    on_hang: str = "report"
+    """`report`: end the run when nothing can move; `timeout`: let the time-outs strike, in virtual time, and go on."""
+    isolate: tuple[str, ...] = ()
+    """Modules (names or patterns such as `pkg.state`, `pkg.*`) of which each rank gets an instance of its own."""
+    probe_functions: tuple[str, ...] = PROBES
+    """Functions that probe the topology."""
+    probe_crash: str = "first"
+    """Who dies in a probe on a single-node Mooncake set-up: `first`, `all` or `none`."""
+    agent_store: tuple[str, int] | None = None
+    """(host, port) of a TCPStore that a launcher keeps, as torchrun's agent does; None: rank 0 keeps it."""
+    policy: Policy = in_order
+    """Chooses among the ranks that are ready."""
+    on_tick: Callable[[Scheduler], None] = lambda scheduler: None
+    """Called about four times a second, from another thread: progress."""
+
+    def __post_init__(self) -> None:
+        require(self.nodes >= 1, f"nodes={self.nodes}: a cluster has at least one node")
+        require(
+            self.gpus_per_node is None or self.gpus_per_node >= 1,
+            f"gpus_per_node={self.gpus_per_node}: give 1 or more, or leave it out",
+        )
+        require(self.carrier in CARRIERS, f"carrier={self.carrier!r}: give one of {', '.join(CARRIERS)}")
+        require(self.on_hang in ("report", "timeout"), f"on_hang={self.on_hang!r}: give 'report' or 'timeout'")
+        require(
+            self.probe_crash in ("first", "all", "none"),
+            f"probe_crash={self.probe_crash!r}: give 'first', 'all' or 'none'",
+        )

@@ -1,0 +1,253 @@
+"""One simulation, from its start to its outcome."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from simulator.analysis.diagnose import diagnose
+from simulator.analysis.facts import RunFacts
+from simulator.analysis.findings import Finding, overall
+from simulator.cohort import Cohort, Placement, together
+from simulator.engine.errors import RankEnded, SimulatorFault
+from simulator.engine.scheduler import End, Scheduler
+from simulator.engine.site import Frame, Stack
+from simulator.options import ClusterOptions
+from simulator.outcome import Outcome
+from simulator.records import Blocked, RankRecord
+from simulator.torch_world.affinity import on_one_cpu
+from simulator.torch_world.context import Node, RankContext
+from simulator.torch_world.group_calls import PendingGroup
+from simulator.torch_world.install import installed
+from simulator.torch_world.probe import ProbeWatch
+from simulator.torch_world.process import leave_process
+from simulator.torch_world.simulation import Simulation
+from simulator.torch_world.store import Servers
+from simulator.torch_world.switching import Switching
+
+FIRST_PID = 4000
+SEEDS_PER_RUN = 1 << 16
+ONE_CPU_FROM = 256
+"""Ranks from which on a run keeps to one CPU."""
+STRIKES_MAX = 1_000
+"""Time-outs that may strike in a row without anybody making progress, before the run counts as hung ..."""
+STRIKES_PER_TASK = 4
+"""... and so many more for each waiting task."""
+
+
+class Run:
+    """One simulation from start to outcome."""
+
+    def __init__(self, options: ClusterOptions, cohorts: Sequence[Cohort], replay: str) -> None:
+        self._options = options
+        self._cohorts = cohorts
+        self._replay = replay
+        ranks = max(max(cohort.ranks) for cohort in cohorts) + 1
+        self._per_node = options.gpus_per_node or -(-ranks // options.nodes)
+        nodes = tuple(Node(number, self._per_node) for number in range(options.nodes))
+        self._switching = Switching(shared_thread=options.carrier == "greenlet", isolate=options.isolate)
+        self._scheduler = Scheduler(
+            carrier=options.carrier,
+            limits=options.limits,
+            policy=options.policy,
+            on_switch=self._switching,
+            on_quiescent=self._quiescent,
+            on_tick=options.on_tick,
+        )
+        self._sim = Simulation(self._scheduler, nodes)
+        self._sim.probe_watch = ProbeWatch(self._sim, probes=options.probe_functions, crash=options.probe_crash)
+        self._servers = Servers(self._sim)
+        if options.agent_store is not None:
+            self._servers.provide(*options.agent_store)
+        self._results: dict[int, Any] = {}
+        self._seen_progress = -1
+        self._strikes = 0
+
+    def outcome(self) -> Outcome:
+        """Run to the end, put everything back, and say what came of it.
+
+        Raises:
+            SimulatorFault: a bug of the simulator.
+        """
+        ranks = sum(len(cohort.ranks) for cohort in self._cohorts)
+        with on_one_cpu(ranks >= ONE_CPU_FROM), installed(self._sim, self._servers):
+            self._spawn()
+            try:
+                end = self._scheduler.run()
+                virtual_s = float(self._scheduler.env.now)
+                findings = self._diagnose(end)
+                self._sim.trace.seal()
+            finally:
+                self._scheduler.drain()
+                self._sim.sites.forget()
+        if self._scheduler.fault is not None:
+            raise SimulatorFault(f"the simulator failed: {self._scheduler.fault!r}") from self._scheduler.fault
+        records = self._sim.records.ranks
+        return Outcome(
+            overall(findings),
+            findings,
+            dict(sorted(self._results.items())),
+            dict(sorted(records.items())),
+            self._sim.trace,
+            self._options.seed,
+            end,
+            virtual_s,
+            self._replay,
+        )
+
+    def _diagnose(self, end: End) -> tuple[Finding, ...]:
+        self._sim.records.final = () if end is End.FINISHED else self._blocked()
+        spinner = self._scheduler.spinner
+        stuck_at: Stack = () if spinner is None else self._sim.sites.of_frame(spinner[1])
+        facts = RunFacts(
+            end=end.name,
+            torch_version=torch.__version__.split("+")[0],
+            cohorts={cohort.name: (cohort.kind, cohort.ranks) for cohort in self._cohorts},
+            nodes=self._options.nodes,
+            spinner=None if spinner is None else (spinner[0].owner.rank, stuck_at),
+            init_barrier={
+                rank: context.env.get(b"TORCH_DIST_INIT_BARRIER") == b"1"
+                for rank, context in self._sim.contexts.items()
+            },
+            end_s=float(self._scheduler.env.now),
+            spin_wall_s=self._options.limits.spin_wall_s,
+            idle_steps_max=self._options.limits.idle_steps_max,
+        )
+        return diagnose(self._sim.records, facts)
+
+    # -- ranks -----------------------------------------------------------------------------------------------------
+
+    def _spawn(self) -> None:
+        outer = dict(os.environ._data)  # type: ignore[attr-defined]
+        for cohort in self._cohorts:
+            placement = Placement.of(cohort, self._per_node)
+            for rank in cohort.ranks:
+                env = {**outer, **placement.environment(cohort, rank)}
+                self._spawn_rank(cohort, rank, env)
+
+    def _spawn_rank(self, cohort: Cohort, rank: int, env: dict[bytes, bytes]) -> None:
+        node = self._sim.nodes[min(rank // self._per_node, len(self._sim.nodes) - 1)]
+        context = RankContext(
+            rank=rank,
+            local_rank=rank % self._per_node,
+            cohort=cohort.name,
+            node=node,
+            env=env,
+            pid=FIRST_PID + len(self._scheduler.tasks),
+            parent_pid=FIRST_PID - 1 - node.number,
+            seed=self._options.seed * SEEDS_PER_RUN + rank,
+            joins=cohort.kind != "launch",
+            cohort_ranks=together(cohort),
+            call=PendingGroup(),
+            outsiders=range(min(cohort.ranks)) if cohort.kind == "scale" else None,
+        )
+        task = self._scheduler.spawn(f"r{rank}", context, lambda: self._body(cohort, context), at_s=cohort.at_s)
+        context.tasks.append(task)
+        if cohort.kind != "recover":
+            self._sim.contexts[rank] = context
+            self._sim.records.ranks[rank] = RankRecord(rank, cohort.name, start_s=cohort.at_s)
+
+    def _body(self, cohort: Cohort, context: RankContext) -> None:
+        rank = context.rank
+        self._sim.contexts[rank] = context
+        record = self._sim.records.ranks[rank] = RankRecord(rank, cohort.name, start_s=cohort.at_s)
+        self._sim.log("start", cohort.name)
+        try:
+            error = self._main(cohort, context, record)
+            leave_process(self._sim, context, error)
+            record.status = record.status if error is not None else "ok"
+        except RankEnded as ended:
+            if self._scheduler.over:
+                return  # it is being unwound, and stays what it was when the run ended
+            record.status, record.exit_code = ended.how, ended.code
+            if ended.how == "exit" and ended.code == 0:
+                record.status = "ok"
+        self._over(context, record)
+
+    def _main(self, cohort: Cohort, context: RankContext, record: RankRecord) -> BaseException | None:
+        """The rank's function; what it raised, if anything."""
+        try:
+            self._results[context.rank] = cohort.fn(context.rank, *cohort.args)
+        except RankEnded:
+            raise
+        except SystemExit as error:
+            _note_exit(record, error)
+            return error
+        except BaseException as error:
+            _note_exception(record, error, self._sim)
+            return error
+        return None
+
+    def _over(self, context: RankContext, record: RankRecord) -> None:
+        """The rank's process is gone: its servers, its connections, its daemon threads."""
+        record.end_s = float(self._scheduler.env.now)
+        self._sim.log("end", record.status)
+        context.ended = True
+        for task in context.tasks[1:]:
+            if record.status != "ok" or task.daemon:
+                self._scheduler.end_task(task, RankEnded("killed"))
+        if record.status == "ok":
+            return
+        self._servers.rank_ended(context.rank)
+        for group in context.groups:
+            if group.model.notices_death:
+                group.comm.lose(context.rank, f"the process ended: {record.error or record.status}")
+
+    # -- quiescence --------------------------------------------------------------------------------------------------
+
+    def _quiescent(self) -> bool:
+        """Only time-outs are left. True: let the earliest one strike.
+
+        A time-out that the user named at the call may be meant, so it strikes; those of whole groups do so on demand
+        only. Loops that wait, time out and wait again come to an end here.
+        """
+        tasks = [task for task in self._scheduler.tasks if task.alive and task.wait is not None]
+        if self._scheduler.earliest_deadline_task() is None:
+            return False
+        explicit = any(task.wait is not None and task.wait.deadline_is_explicit for task in tasks)
+        if not explicit and self._options.on_hang == "report":
+            return False
+        if self._scheduler.progress_count != self._seen_progress:
+            self._seen_progress, self._strikes = self._scheduler.progress_count, 0
+            self._sim.records.stalls.append((self._scheduler.env.now, self._blocked()))
+        self._strikes += 1
+        return self._strikes <= STRIKES_MAX + STRIKES_PER_TASK * len(tasks)
+
+    def _blocked(self) -> tuple[Blocked, ...]:
+        return tuple(
+            Blocked(t.owner.rank, t.name, t.wait.kind, t.wait.text, t.wait.stack, t.wait.what,
+                    t.wait.deadline_is_explicit)
+            for t in self._scheduler.tasks if t.alive and t.wait is not None
+        )  # fmt: skip
+
+
+def _note_exit(record: RankRecord, error: SystemExit) -> None:
+    code = error.code
+    record.exit_code = code if isinstance(code, int) else int(code is not None)
+    record.status = "ok" if record.exit_code == 0 else "exit"
+    record.error = f"sys.exit({code!r})" if record.exit_code else ""
+
+
+def _note_exception(record: RankRecord, error: BaseException, sim: Simulation) -> None:
+    record.status, record.exit_code = "exception", 1
+    record.error_type = type(error).__name__
+    first = str(error).strip().splitlines()
+    record.error = f"{record.error_type}: {first[0]}" if first else record.error_type
+    record.traceback = "".join(traceback.format_exception(error))
+    record.stack = _stack_of(error, sim)
+
+
+def _stack_of(error: BaseException, sim: Simulation) -> Stack:
+    """The user frames of an exception, innermost first; of code that does not compile, the line that does not."""
+    frames = [
+        Frame(frame.f_code.co_filename, line, frame.f_code.co_qualname)
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if sim.sites.is_user(frame.f_code)
+    ]
+    if isinstance(error, SyntaxError) and error.filename is not None:
+        frames.append(Frame(error.filename, error.lineno or 0, "<module>"))
+    return tuple(reversed(frames))
