@@ -8,17 +8,19 @@
     cluster.run().raise_if_bad()
 
 Map of the code (imports go down only):
-    cli, pytest_plugin   entry points
-    scenarios/           the demo: the one place where simulator and refimpl meet
-    cluster              what a user writes: nodes, cohorts, joins;  options, cohort, outcome beside it
-    run                  one simulation, from its start to its outcome
-    report/              findings to text and JSON; the only place that prints
-    analysis/            pure functions from records to findings
-    fake_pg              the process groups;  communicator, collectives below it
-    torch_world/         the only owner of torch's and Python's process-wide state
-    barrier_model        simpy model of barriers: world, cohort, store, membership
-    records              plain data that a run leaves
-    engine/              scheduler, carriers, clock, trace; knows nothing of torch
+    cli             the command: run_command (torchrun, launcher, progress below it) and the demo
+    pytest_plugin   fixtures; checked_cluster below it
+    scenarios/      the demo and other built-in scenarios: the one place where simulator and refimpl meet
+    cluster         what a user writes: nodes, cohorts, joins -> Outcome; options, cohort, outcome beside it
+    run             one simulation, from its start to its outcome
+    report/         findings to text and JSON; the only place that prints, with the commands
+    analysis/       pure functions from records to findings
+    torch_world/    the only owner of torch's and Python's process-wide state
+    fake_pg         the process groups of the simulated backends; work and monitored belong to it
+    communicator    where the ranks of a group meet; collectives, collective_calls, arguments, backends below it
+    barrier_model   simpy model of barriers: world, cohort, store, membership
+    records         plain data that a run leaves
+    engine/         scheduler, carriers, virtual clock, trace; knows nothing of torch
 """
 
 from __future__ import annotations

@@ -178,6 +178,7 @@ class Run:
             _note_exit(record, error)
             return error
         except BaseException as error:
+            self._sim.sites.trim(error)
             _note_exception(record, error, self._sim)
             return error
         return None

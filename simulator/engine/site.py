@@ -10,7 +10,7 @@ import os
 import sys
 import sysconfig
 from collections.abc import Iterable
-from types import CodeType, FrameType
+from types import CodeType, FrameType, TracebackType
 from typing import NamedTuple
 
 
@@ -29,6 +29,9 @@ class Frame(NamedTuple):
         """`file:line`, the file relative to the working directory where it lies below it."""
         return f"{shorten(self.file)}:{self.line}"
 
+
+OWN_PACKAGES = ("engine", "torch_world", "analysis", "report")
+"""Packages of the simulator that are never user code; its scenarios are."""
 
 Stack = tuple[Frame, ...]
 """User frames, innermost first."""
@@ -51,7 +54,7 @@ def _package_dir(name: str) -> str | None:
 
 def _library_dirs() -> tuple[str, ...]:
     here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    own = [os.path.join(here, part) for part in ("engine", "torch_world", "analysis", "report")]
+    own = [os.path.join(here, part) for part in OWN_PACKAGES]
     named = [*own, *(d for d in (_package_dir("torch"), _package_dir("simpy"), _package_dir("greenlet")) if d)]
     return tuple(os.path.join(d, "") for d in named)
 
@@ -64,6 +67,7 @@ class SiteRecorder:
         here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
         self._library = _library_dirs()
         self._own_files = tuple(os.path.join(here, f) for f in os.listdir(here) if f.endswith(".py"))
+        self._own_dirs = tuple(os.path.join(here, part, "") for part in OWN_PACKAGES)
         self._stdlib = os.path.join(sysconfig.get_paths()["stdlib"], "")
         self._is_user: dict[CodeType, bool] = {}
         self._frames: dict[tuple[CodeType, int], Frame] = {}
@@ -117,6 +121,32 @@ class SiteRecorder:
             known = self._is_user[code] = self._judge(code.co_filename)
         return known
 
+    def trim(self, error: BaseException) -> None:
+        """Take the simulator's own frames out of the tracebacks of an exception and of those that led to it."""
+        seen: set[int] = set()
+        pending: list[BaseException | None] = [error]
+        while pending:
+            current = pending.pop()
+            if current is None or id(current) in seen:
+                continue
+            seen.add(id(current))
+            current.__traceback__ = self._trimmed(current.__traceback__)
+            pending += [current.__cause__, current.__context__]
+
+    def _trimmed(self, whole: TracebackType | None) -> TracebackType | None:
+        links: list[TracebackType] = []
+        while whole is not None:
+            if not self._is_own(whole.tb_frame.f_code.co_filename):
+                links.append(whole)
+            whole = whole.tb_next
+        kept: TracebackType | None = None
+        for link in reversed(links):
+            kept = TracebackType(kept, link.tb_frame, link.tb_lasti, link.tb_lineno)
+        return kept
+
+    def _is_own(self, filename: str) -> bool:
+        return filename in self._own_files or filename.startswith(self._own_dirs)
+
     def _frame(self, code: CodeType, line: int) -> Frame:
         key = (code, line)
         found = self._frames.get(key)
@@ -125,7 +155,7 @@ class SiteRecorder:
         return found
 
     def _judge(self, filename: str) -> bool:
-        if filename.startswith("<") or filename in self._own_files:
+        if filename.startswith("<") or self._is_own(filename):
             return False
         if filename.startswith(self._library):
             return False

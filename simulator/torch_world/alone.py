@@ -8,8 +8,13 @@ from contextlib import contextmanager
 from torch.distributed import distributed_c10d as c10d
 
 from simulator.engine.errors import UsageError
+from simulator.torch_world.store_base import StoreBase
 
 _MARK = "_hangcheck_simulation"
+_REFUSAL = (
+    "a simulation is running in this process already (is this one called from a rank, or from another thread?): "
+    "run one after the other"
+)
 
 
 @contextmanager
@@ -21,11 +26,18 @@ def only_simulation() -> Iterator[None]:
     """
     mine = object()
     if vars(c10d).setdefault(_MARK, mine) is not mine:  # one step, so that of two threads only one can win
-        raise UsageError(
-            "a simulation is running in this process already (is this one called from a rank, or from another thread?): "
-            "run one after the other"
-        )
+        raise UsageError(_REFUSAL)
     try:
         yield
     finally:
         delattr(c10d, _MARK)
+
+
+def refuse_second_simulation() -> None:
+    """For whoever is about to make one.
+
+    Raises:
+        UsageError: another simulation has replaced torch's classes.
+    """
+    if issubclass(c10d.PrefixStore, StoreBase):
+        raise UsageError(_REFUSAL)

@@ -20,12 +20,15 @@ import torch
 from torch.distributed import distributed_c10d as c10d
 
 from simulator.engine.scheduler import Task
+from simulator.torch_world.alone import refuse_second_simulation
 from simulator.torch_world.context import RankContext
 from simulator.torch_world.modules import ModuleIsolation
 
 _registry: Any = torch._C._distributed_c10d
 _SLOTS: tuple[tuple[Any, str], ...] = (
     (c10d, "_world"),
+    (c10d, "_backend"),
+    (c10d, "_default_pg_init_method"),
     (os.environ, "_data"),
     (os.environb, "_data"),
     (sys, "argv"),
@@ -48,6 +51,7 @@ class Switching:
     """Called by the scheduler with the task that had the baton and the task that gets it."""
 
     def __init__(self, *, shared_thread: bool = False, isolate: Iterable[str] = ()) -> None:
+        refuse_second_simulation()
         self._shared_thread = shared_thread
         self._modules = ModuleIsolation(isolate)
         self._generator = torch.default_generator
@@ -112,7 +116,7 @@ class Switching:
     def _begin(self, context: RankContext, saved: dict[str, Any]) -> None:
         """A rank starts as its launcher is, with lists of its own."""
         saved.update(self._outside)
-        own = {"_world": context.world, "_data": context.env}
+        own = {"_world": context.world, "_backend": None, "_default_pg_init_method": None, "_data": context.env}
         saved["slots"] = [
             own.get(name, list(value) if isinstance(value, list) else value)
             for (_, name), value in zip(_SLOTS, self._outside["slots"], strict=True)

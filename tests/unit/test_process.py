@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import ctypes
-import inspect
 import os
 import platform
 import signal
@@ -21,14 +20,7 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-import simulator.run
 from simulator import Cluster, UsageError, Verdict, simulate
-from simulator.torch_world.process import leave_process
-
-ends_as_processes_do = pytest.mark.skipif(
-    leave_process.__name__ not in inspect.getsource(simulator.run),
-    reason="simulator.run does not call leave_process yet",
-)
 
 
 def results(body: Callable[[int], Any], ranks: int = 2, **options: Any) -> dict[int, Any]:
@@ -302,7 +294,6 @@ def test_handlers_are_a_ranks_own() -> None:
 # -- hooks at the end ------------------------------------------------------------------------------------------------
 
 
-@ends_as_processes_do
 def test_exit_hooks_run_at_the_end_of_their_rank() -> None:
     """The last one first, after an exception too, but not after os._exit; none is left for the real process."""
     ran: list[str] = []
@@ -324,7 +315,6 @@ def test_exit_hooks_run_at_the_end_of_their_rank() -> None:
     assert atexit._ncallbacks() == hooks
 
 
-@ends_as_processes_do
 def test_an_exit_hook_may_meet_other_ranks() -> None:
     """Many programs destroy their process group there."""
 
@@ -336,7 +326,6 @@ def test_an_exit_hook_may_meet_other_ranks() -> None:
     assert simulate(body, 2).ok
 
 
-@ends_as_processes_do
 def test_an_uncaught_exception_reaches_the_hook_of_its_rank() -> None:
     """`sys.excepthook` of that rank only, before its exit hooks."""
     seen: list[Any] = []
@@ -355,7 +344,6 @@ def test_an_uncaught_exception_reaches_the_hook_of_its_rank() -> None:
     assert sys.excepthook is before
 
 
-@ends_as_processes_do
 def test_a_process_lasts_as_long_as_its_threads() -> None:
     """Exit hooks run when the last thread that is no daemon has ended; a pool's jobs are done by then."""
     seen: list[Any] = []
@@ -370,7 +358,6 @@ def test_a_process_lasts_as_long_as_its_threads() -> None:
     assert seen == ["thread", "job", ("hook", 3.0)]
 
 
-@ends_as_processes_do
 def test_a_thread_that_never_ends_keeps_its_process() -> None:
     """A deadlock, with the line where the thread waits."""
     outcome = simulate(lambda rank: threading.Thread(target=threading.Event().wait).start(), 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextvars
-import inspect
 import logging
 import queue
 import signal
@@ -18,7 +17,6 @@ import pytest
 import torch
 import torch.distributed as dist
 
-import simulator.run
 from simulator import Verdict, simulate
 from simulator.engine.scheduler import Limits
 
@@ -190,9 +188,6 @@ def test_thread_pools_run_jobs_and_hand_back_results() -> None:
     assert results(body, 3)[2] == [[0.5, 3], [1, 2], 5.0]
 
 
-@pytest.mark.skipif(
-    "leave_process" not in inspect.getsource(simulator.run), reason="simulator.run does not call it yet"
-)
 def test_a_pool_that_nobody_shuts_down_ends_with_its_rank() -> None:
     """As the interpreter does at exit: idle workers are told to end, so this is no deadlock."""
 
