@@ -1,6 +1,6 @@
 """How long a full bring-up of the reference implementation takes under simulation, beside what torch alone costs.
 
-    python benchmarks/bring_up.py [--ranks 8,64,256,1024] [--json FILE] [--quick]
+    python benchmarks/bring_up.py [--ranks 8,64,256,1024] [--json FILE]
 
 (a) simulated bring-up against N times the bring-up of one rank on torch's own `fake` backend, in the same process, one
     after the other, in turn; (b) seconds to the verdict on the EP4 -> EP6 deadlock; (c) the same program as (a) on 8

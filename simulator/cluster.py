@@ -33,6 +33,9 @@ class Cluster:
     """Nodes, and the cohorts of ranks that run on them. Options: see `ClusterOptions`."""
 
     def __init__(self, options: ClusterOptions | None = None, **given: Any) -> None:
+        require(
+            options is None or not given, f"{', '.join(given)}: give either ClusterOptions or single options, not both"
+        )
         try:
             self.options = options or ClusterOptions(**given)
         except TypeError as error:
@@ -55,7 +58,7 @@ class Cluster:
         Raises:
             UsageError: not a positive number of ranks, more than the nodes take, or ranks that are there already.
         """
-        require(ranks >= 1, f"ranks={ranks}: launch at least one rank")
+        require(_whole(ranks) and ranks >= 1, f"ranks={ranks!r}: launch at least one rank")
         numbers = tuple(range(ranks))
         return self._add("launch", fn, numbers, ranks if world_size is None else world_size, args, env, at_s)
 
@@ -75,9 +78,10 @@ class Cluster:
         Raises:
             UsageError: an offset below 1, or one that overlaps ranks that are there already.
         """
-        require(ranks >= 1, f"ranks={ranks}: let at least one rank join")
+        require(_whole(ranks) and ranks >= 1, f"ranks={ranks!r}: let at least one rank join")
         require(
-            rank_offset >= 1, f"rank_offset={rank_offset}: joiners come behind the launched ranks, so give 1 or more"
+            _whole(rank_offset) and rank_offset >= 1,
+            f"rank_offset={rank_offset!r}: joiners come behind the launched ranks, so give 1 or more",
         )
         numbers = tuple(range(rank_offset, rank_offset + ranks))
         size = rank_offset + ranks if world_size is None else world_size
@@ -145,6 +149,10 @@ class Cluster:
         """
         require(bool(self._cohorts), "nothing to run: call launch() first")
         return Run(self.options, self._cohorts, self.replay).outcome()
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _span(numbers: Sequence[int]) -> str:

@@ -114,7 +114,7 @@ def _put(target: Tensor, source: Tensor) -> None:
     if target.is_sparse:
         target.copy_(source)
     elif target is not source:
-        target.data.copy_(source.reshape(target.shape))
+        target.data.copy_(source if source.shape == target.shape else source.reshape(target.shape))
 
 
 def _all_reduce(entries: Sequence[Entry]) -> None:

@@ -109,9 +109,9 @@ class Communicator:
         if slot.note is not None:
             slot.note.facts["sides"] += ((rank, mine, stack),)
             return
-        odd = entry.scrambled()
         if slot.agreed is None:
             slot.agreed = mine
+        odd = entry.scrambled() if entry.raw else None
         if odd is None and slot.agreed == mine:
             return
         text = "differs between ranks"

@@ -41,6 +41,15 @@ class ClusterOptions:
     """Called about four times a second, from another thread: progress."""
 
     def __post_init__(self) -> None:
+        for name in ("nodes", "gpus_per_node", "seed"):
+            value = getattr(self, name)
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            require(whole or (value is None and name == "gpus_per_node"), f"{name}={value!r}: give a whole number")
+        require(isinstance(self.limits, Limits), f"limits={self.limits!r}: give Limits(spin_wall_s=..., ...)")
+        require(
+            not isinstance(self.isolate, str) and all(isinstance(name, str) for name in self.isolate),
+            f"isolate={self.isolate!r}: give a sequence of module names, such as ('pkg.state',)",
+        )
         require(self.nodes >= 1, f"nodes={self.nodes}: a cluster has at least one node")
         require(
             self.gpus_per_node is None or self.gpus_per_node >= 1,

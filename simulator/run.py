@@ -13,7 +13,7 @@ from simulator.analysis.diagnose import diagnose
 from simulator.analysis.facts import RunFacts
 from simulator.analysis.findings import Finding, overall
 from simulator.cohort import Cohort, Placement, together
-from simulator.engine.errors import RankEnded, SimulatorFault
+from simulator.engine.errors import RankEnded, SimulatorFault, UsageError
 from simulator.engine.scheduler import End, Scheduler
 from simulator.engine.site import Frame, Stack
 from simulator.options import ClusterOptions
@@ -64,6 +64,7 @@ class Run:
         if options.agent_store is not None:
             self._servers.provide(*options.agent_store)
         self._results: dict[int, Any] = {}
+        self._refused: UsageError | None = None
         self._seen_progress = -1
         self._strikes = 0
 
@@ -71,6 +72,7 @@ class Run:
         """Run to the end, put everything back, and say what came of it.
 
         Raises:
+            UsageError: what was asked for cannot be, as only the run could tell.
             SimulatorFault: a bug of the simulator.
         """
         ranks = sum(len(cohort.ranks) for cohort in self._cohorts)
@@ -86,6 +88,8 @@ class Run:
                 self._sim.sites.forget()
         if self._scheduler.fault is not None:
             raise SimulatorFault(f"the simulator failed: {self._scheduler.fault!r}") from self._scheduler.fault
+        if self._refused is not None:
+            raise self._refused
         records = self._sim.records.ranks
         return Outcome(
             overall(findings),
@@ -153,6 +157,12 @@ class Run:
 
     def _body(self, cohort: Cohort, context: RankContext) -> None:
         rank = context.rank
+        if cohort.kind == "recover" and not self._sim.contexts[rank].ended:
+            self._refused = UsageError(
+                f"rank {rank} is still alive at {cohort.at_s:g} s: let it end before a new process recovers its slot"
+            )
+            self._scheduler.stop()
+            return
         self._sim.contexts[rank] = context
         record = self._sim.records.ranks[rank] = RankRecord(rank, cohort.name, start_s=cohort.at_s)
         self._sim.log("start", cohort.name)

@@ -42,6 +42,8 @@ def main(argv: Sequence[str]) -> int:
 
     with Progress(args.progress) as progress, _stdout_to_stderr() if args.json else nullcontext():
         outcome = run_job(job, replay=replay_line(argv, args), on_tick=progress.tick, **options)
+    if args.trace:
+        _write(args.trace, outcome.trace.to_text())
     print(_rendered(outcome, args.json), end="", flush=True)
     return OK if outcome.ok else FINDINGS
 
@@ -51,6 +53,14 @@ def replay_line(argv: Sequence[str], args: argparse.Namespace) -> str:
     variables = [f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith("PET_")]
     seed = ["--seed", "0"] if args.seed is None else []
     return shlex.join([*variables, "hangcheck", "run", *seed, *argv])
+
+
+def _write(path: str, text: str) -> None:
+    try:
+        with open(path, "w") as file:
+            file.write(text)
+    except OSError as error:
+        raise UsageError(f"--trace {path}: cannot be written ({error.strerror}); give a file that can") from None
 
 
 def _rendered(outcome: Outcome, as_json: bool) -> str:
@@ -94,6 +104,7 @@ def _add_flags(group: argparse._ArgumentGroup) -> None:
         default="first",
         help="who dies in a topology probe on a single-node Mooncake set-up (first)",
     )
+    group.add_argument("--trace", metavar="FILE", help="write what happened, event by event, to this file")
     group.add_argument(
         "--isolate",
         action="append",

@@ -57,7 +57,7 @@ def _crash(record: RankRecord, note: Note | None, records: Records) -> Finding:
         title=f"rank {record.rank} crashed with signal {signal}" + (f" in {note.text}" if note is not None else ""),
         sides=(side, *_stranded(records, {record.rank})),
         cause=note.text if note is not None else "the rank ended itself with a signal",
-        remedy="do not run the code that crashes here; the findings below say what it was needed for"
+        remedy="do not run the code that crashes here; the other findings say why it ran"
         if note is not None
         else "see what raised the signal",
         time_s=record.end_s or 0.0,

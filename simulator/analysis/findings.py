@@ -111,10 +111,6 @@ class Finding:
         return data
 
 
-SEVERITY = tuple(Verdict)[1:]
-"""The order in which the verdicts of several findings rule: what explains comes before what follows from it."""
-
-
 def overall(findings: tuple[Finding, ...]) -> Verdict:
     """The verdict of a run: that of the first finding that is not a warning (they are sorted by what explains what)."""
     return next((finding.kind for finding in findings if not finding.warning), Verdict.OK)

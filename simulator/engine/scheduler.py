@@ -22,11 +22,13 @@ import greenlet
 import simpy
 
 from simulator.engine.carrier import Carrier, GreenletCarrier, ThreadCarrier, refuse_below_cpp
-from simulator.engine.errors import RankEnded, SimulatorFault, UsageError
+from simulator.engine.errors import RankEnded, SimulatorFault, UsageError, require
 from simulator.engine.site import Stack
 from simulator.engine.watchdog import Watchdog
 
 INFINITY = float("inf")
+POLLS_PER_DOUBLING = 200
+POLL_INTERVAL_MAX_S = 0.1
 
 
 class End(Enum):
@@ -61,7 +63,12 @@ class Limits:
     idle_steps_max: int = 100_000
     """Scheduler steps without progress (a completed collective, a store write, a task's end) before `livelock`."""
     poll_interval_s: float = 1e-4
-    """Virtual seconds that one poll (`is_completed`, `check`, a busy clock loop) costs."""
+    """Virtual seconds that one poll (`is_completed`, `check`, a busy clock loop) costs at first."""
+
+    def __post_init__(self) -> None:
+        for name in ("spin_wall_s", "idle_steps_max", "poll_interval_s"):
+            value = getattr(self, name)
+            require(isinstance(value, int | float) and value > 0, f"{name}={value!r}: give a number above 0")
 
 
 @dataclass(slots=True, eq=False)
@@ -97,6 +104,8 @@ class Task:
     token: int = 0
     timed_out: bool = False
     polls: int = 0
+    idle_polls: int = 0
+    seen_progress: int = -1
     thread_id: int = 0
     queued: bool = False
     abandoned: bool = False
@@ -234,9 +243,18 @@ class Scheduler:
         self.wait(self.env.timeout(max(0.0, seconds)), wait or Wait("sleep", f"sleep({seconds:g})"))
 
     def poll(self, text: str) -> None:
-        """The current task looked at something that others may change: let them run for one poll interval."""
-        if self.current is not None:
-            self.sleep(self.limits.poll_interval_s, Wait("poll", text))
+        """The current task looked at something that others may change: let them run for one poll interval.
+
+        The interval doubles every 200 polls in which nothing progresses anywhere, up to a tenth of a second.
+        """
+        task = self.current
+        if task is None:
+            return
+        if task.seen_progress != self.progress_count:
+            task.seen_progress, task.idle_polls = self.progress_count, 0
+        doublings = min(task.idle_polls // POLLS_PER_DOUBLING, 10)
+        task.idle_polls += 1
+        self.sleep(min(self.limits.poll_interval_s * 2**doublings, POLL_INTERVAL_MAX_S), Wait("poll", text))
 
     def join(self, task: Task, wait: Wait, timeout_s: float | None = None) -> bool:
         """Wait until `task` has ended. False after `timeout_s` virtual seconds."""
@@ -430,7 +448,8 @@ class Scheduler:
             task.carrier.wake()
             self._watchdog.wait_finished()
         else:
-            task.carrier.wake()
+            with self._watchdog.from_beside():
+                task.carrier.wake()
 
     def _spun(self) -> None:
         """Called by the watchdog's thread: the current task has not blocked for too long."""

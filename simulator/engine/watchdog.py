@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -40,6 +41,17 @@ class Watchdog:
             elif monotonic() - since > self._scheduler.limits.spin_wall_s:
                 self._give_up()
                 return
+
+    @contextmanager
+    def from_beside(self) -> Iterator[None]:
+        """Watch from a thread of its own while greenlets run on the calling thread."""
+        beside = threading.Thread(target=self.wait_finished, name="hangcheck-watchdog", daemon=True)
+        beside.start()
+        try:
+            yield
+        finally:
+            self._done.release()
+            beside.join()
 
     def _give_up(self) -> None:
         task = self._scheduler.current

@@ -8,6 +8,7 @@
     clock          time.*                        process        os, socket, signal, sys
     threads        threads and locks of a rank   randomness     random, numpy.random
     store          TCPStore, FileStore, HashStore, PrefixStore
+    selecting      selectors, and so asyncio
     shared_memory  multiprocessing.shared_memory, one name space a node
     group_calls    new_group and the registry of groups
     mooncake_pg    stand-in for the module `mooncake.pg`

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,6 +27,7 @@ from simulator.torch_world.meeting import meet
 from simulator.torch_world.patches import Patches
 from simulator.torch_world.process import install_process
 from simulator.torch_world.randomness import install_randomness
+from simulator.torch_world.selecting import install_selecting
 from simulator.torch_world.shared_memory import install_shared_memory
 from simulator.torch_world.simulation import Simulation
 from simulator.torch_world.store import Servers, store_classes
@@ -43,12 +45,15 @@ def installed(sim: Simulation, servers: Servers) -> Iterator[None]:
     patches = Patches()
     restore_plugins = _plugin_state()
     outer_world = c10d._world
+    on_collection = gc.callbacks[:]
     try:
+        gc.callbacks.clear()  # they run on whichever rank allocates just then, and may read its clock there
         _install_stores(patches, sim, servers)
         _install_backends(patches, sim)
         install_group_calls(patches, sim)
         install_clock(patches, sim)
         install_process(patches, sim)
+        install_selecting(patches, sim)
         install_randomness(patches, sim)
         install_shared_memory(patches, sim)
         _install_mooncake(patches, sim)
@@ -65,6 +70,7 @@ def installed(sim: Simulation, servers: Servers) -> Iterator[None]:
         patches.undo()
         c10d._world = outer_world
         restore_plugins()
+        gc.callbacks[:] = on_collection
 
 
 def _keep_device_guard() -> None:

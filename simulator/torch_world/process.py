@@ -14,6 +14,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from torch.distributed import distributed_c10d as c10d
+
 from simulator.engine.errors import RankEnded, UsageError
 from simulator.torch_world.context import RankContext
 from simulator.torch_world.hosts import install_hosts
@@ -79,13 +81,20 @@ def leave_process(sim: Simulation, context: RankContext, error: BaseException | 
     An uncaught `error` goes to the `sys.excepthook` that the rank has set, idle pool workers are told to end, the
     threads that are no daemons are waited for, and the `atexit` hooks run, the last one first.
     """
-    if error is not None and not isinstance(error, SystemExit) and sys.excepthook is not context.process.excepthook:
+    if error is not None and not isinstance(error, SystemExit) and not _only_prints(sys.excepthook, context):
         _attempt(lambda: sys.excepthook(type(error), error, error.__traceback__))
     _end_pool_workers(sim, context)
     _join_threads(sim, context)
     while context.process.exit_hooks:
         hook, args, kwargs = context.process.exit_hooks.pop()
         _attempt(partial(hook, *args, **kwargs))
+
+
+def _only_prints(hook: Any, context: RankContext) -> bool:
+    """The hook that the rank found, or the one that torch puts around it to print the rank: the report shows as much."""
+    found = context.process.excepthook
+    inside = [cell.cell_contents for cell in getattr(hook, "__closure__", None) or ()]
+    return hook is found or (hook.__module__ == c10d.__name__ and found in inside)
 
 
 def _attempt(hook: Callable[[], Any]) -> None:

@@ -109,7 +109,8 @@ class Servers:
         event = self._sim.scheduler.event()
         waiting = self._arrivals.setdefault(place, [])
         waiting.append(event)
-        what = KeyWait((f"a TCPStore server at {host}:{port}",), "network")
+        reason = f"no rank serves a TCPStore at {host}:{port} (is_master=True; rank 0 of a rendezvous)"
+        what = KeyWait((f"{host}:{port}",), "network", reason)
         wait = Wait("store", f"connect to the TCPStore at {host}:{port}", self._sim.sites.capture(2), what)
         if not self._sim.wait(event, wait, timeout.total_seconds()):
             waiting.remove(event)

@@ -260,10 +260,11 @@ class StoreBase(_c.Store):
         self._sim.must_be_here(f"a wait for the store key {missing[0]!r}")
         event = self._sim.scheduler.event()
         self.table.expect(missing[0], event)
-        wait = Wait(
-            "store", f"store.{op}({_shown(missing)})", self._sim.sites.capture(2),
-            KeyWait(missing, self.table.name), explicit,
-        )  # fmt: skip
+        call, _, workers = op.partition(", ")
+        reason = f"the {self.table.name} waits for {workers} workers, and fewer ranks connect to it" if workers else ""
+        what = KeyWait(missing, self.table.name, reason)
+        text = f"store.{call}({workers or _shown(missing)})"
+        wait = Wait("store", text, self._sim.sites.capture(2), what, explicit)
         came = self._sim.wait(event, wait, left_s)
         if not came:
             self.table.forget(missing[0], event)

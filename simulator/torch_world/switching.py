@@ -25,20 +25,21 @@ from simulator.torch_world.context import RankContext
 from simulator.torch_world.modules import ModuleIsolation
 
 _registry: Any = torch._C._distributed_c10d
-_SLOTS: tuple[tuple[Any, str], ...] = (
-    (c10d, "_world"),
-    (c10d, "_backend"),
-    (c10d, "_default_pg_init_method"),
-    (os.environ, "_data"),
-    (os.environb, "_data"),
-    (sys, "argv"),
-    (sys, "path"),
-    (sys, "excepthook"),
-    (warnings, "filters"),
-    (warnings, "showwarning"),
-    (warnings, "_showwarnmsg_impl"),
+_SLOTS: tuple[tuple[dict[str, Any], str], ...] = (
+    (vars(c10d), "_world"),
+    (vars(c10d), "_backend"),
+    (vars(c10d), "_default_pg_init_method"),
+    (vars(os.environ), "_data"),
+    (vars(os.environb), "_data"),
+    (vars(sys), "argv"),
+    (vars(sys), "path"),
+    (vars(sys), "excepthook"),
+    (vars(warnings), "filters"),
+    (vars(warnings), "showwarning"),
+    (vars(warnings), "_showwarnmsg_impl"),
+    (sys.modules, "__main__"),
 )
-"""Attributes of which each rank has its own value."""
+"""Names of which each rank has its own value. Reached through the dictionaries: this runs at each change of rank."""
 _SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
     (torch.get_num_threads, torch.set_num_threads),
     (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
@@ -60,10 +61,9 @@ class Switching:
         self._settings = [(put, get()) for get, put in _SETTINGS]
 
     def _read(self, into: dict[str, Any]) -> dict[str, Any]:
-        into["slots"] = [getattr(owner, name) for owner, name in _SLOTS]
+        into["slots"] = [names.get(name) for names, name in _SLOTS]
         into["torch_rng"] = self._generator.get_state()
         into["dtype"] = torch.get_default_dtype()
-        into["main"] = sys.modules.get("__main__")
         return into
 
     def __call__(self, old: Task | None, new: Task | None) -> None:
@@ -103,15 +103,13 @@ class Switching:
         if context is not None and not saved:
             self._begin(context, saved)
         shown = warnings.filters
-        for (owner, name), value in zip(_SLOTS, saved["slots"], strict=True):
-            setattr(owner, name, value)
+        for (names, name), value in zip(_SLOTS, saved["slots"], strict=True):
+            names[name] = value
         if warnings.filters != shown:
             warnings._filters_mutated()  # type: ignore[attr-defined]
         self._generator.set_state(saved["torch_rng"])
         if saved["dtype"] is not torch.get_default_dtype():
             torch.set_default_dtype(saved["dtype"])
-        if saved["main"] is not sys.modules.get("__main__"):
-            sys.modules["__main__"] = saved["main"]
 
     def _begin(self, context: RankContext, saved: dict[str, Any]) -> None:
         """A rank starts as its launcher is, with lists of its own."""
@@ -127,10 +125,10 @@ class Switching:
             threading.current_thread()._daemonic = False  # type: ignore[attr-defined]  # the rank's threads inherit it
 
     def _change_directory(self, before: RankContext | None, after: RankContext | None) -> None:
-        outside = self._outside["cwd"]
-        left, entered = (outside if c is None or c.process.cwd is None else c.process.cwd for c in (before, after))
+        left = None if before is None else before.process.cwd
+        entered = None if after is None else after.process.cwd
         if left != entered:
-            os.chdir(entered)
+            os.chdir(entered or self._outside["cwd"])
 
 
 def _follow_registry(known: dict[str, None], context: RankContext) -> None:

@@ -344,6 +344,19 @@ def test_an_uncaught_exception_reaches_the_hook_of_its_rank() -> None:
     assert sys.excepthook is before
 
 
+def test_an_uncaught_exception_is_not_printed_by_each_rank(capfd: pytest.CaptureFixture[str]) -> None:
+    """The report shows it; torch's hook, which prints it with the rank, stays out of it unless it hides another."""
+
+    def body(rank: int) -> None:
+        if rank == 1:
+            sys.excepthook = lambda kind, error, trace: print("hook of rank 1", file=sys.stderr)
+        dist.init_process_group("gloo")
+        raise ValueError(f"of {rank}")
+
+    simulate(body, 2)
+    assert capfd.readouterr().err == "[rank1]: hook of rank 1\n"
+
+
 def test_a_process_lasts_as_long_as_its_threads() -> None:
     """Exit hooks run when the last thread that is no daemon has ended; a pool's jobs are done by then."""
     seen: list[Any] = []

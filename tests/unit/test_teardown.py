@@ -297,7 +297,11 @@ def test_real_gloo_works_between_simulations(tmp_path: Any) -> None:
 def test_real_gloo_of_two_processes_works_after_a_simulation(tmp_path: Any) -> None:
     """Both have simulated before; one of them is this process."""
     path = str(tmp_path / "store")
-    script = "import sys, tests.unit.test_teardown as t; t.simulate(t._deadlocked, 2); print(t._real_group(sys.argv[1], 1, 2))"
+    script = (
+        "import sys, tests.unit.test_teardown as t\n"
+        "t.simulate(t._deadlocked, 2)\n"
+        "print(t._real_group(sys.argv[1], 1, 2))\n"
+    )
     other = subprocess.Popen([sys.executable, "-c", script, path], stdout=subprocess.PIPE, text=True)
     simulate(_deadlocked, 2)
     assert _real_group(path, 0, 2) == 3.0
