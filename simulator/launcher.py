@@ -19,8 +19,8 @@ from types import CodeType, ModuleType
 from typing import Any, NamedTuple
 
 from simulator.cluster import Cluster
-from simulator.outcome import Outcome
 from simulator.engine.errors import UsageError
+from simulator.outcome import Outcome
 from simulator.torchrun import Job
 
 

@@ -106,6 +106,7 @@ def test_each_rank_has_a_world_of_its_own() -> None:
 
 def test_default_dtype_is_a_ranks_own_in_its_threads() -> None:
     """A thread of the rank sees what its main thread has set."""
+
     def body(rank: int) -> list[torch.dtype]:
         torch.set_default_dtype((torch.float64, torch.float16)[rank])
         seen: list[torch.dtype] = []

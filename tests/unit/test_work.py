@@ -153,6 +153,22 @@ def test_work_that_outlives_its_run_does_not_block() -> None:
         kept[0].wait()
 
 
+def test_callbacks_of_the_garbage_collector_do_not_run_in_ranks() -> None:
+    """They run on whichever rank allocates just then; one that reads the clock would change the schedule."""
+    seen: list[str] = []
+
+    def callback(phase: str, info: dict[str, int]) -> None:
+        seen.append(threading.current_thread().name)
+
+    gc.callbacks.append(callback)
+    try:
+        simulate(lambda rank: gc.collect(), 2).raise_if_bad()
+        assert callback in gc.callbacks
+    finally:
+        gc.callbacks.remove(callback)
+    assert not {"r0", "r1"} & set(seen)
+
+
 def test_torch_futures_work_outside_simulations() -> None:
     future: torch.futures.Future[int] = torch.futures.Future()
     threading.Timer(0.01, future.set_result, args=(3,)).start()
