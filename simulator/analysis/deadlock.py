@@ -152,7 +152,7 @@ def _count_skew(records: Records) -> str:
                 alike.setdefault(count, []).append(rank)
             held = ", ".join(f"{count} on {listed(ranks)}" for count, ranks in sorted(alike.items()))
             return f"; the ranks have made different numbers of new_group calls ({held})"
-    return "; the name of a local-sync group is a hash of its ranks and of a count that each process keeps, and these differ"
+    return "; a local-sync group's name is a hash of its ranks and of a count that each process keeps, and these differ"
 
 
 def _cycle(part: Sequence[Blocked]) -> list[Blocked]:

@@ -118,7 +118,7 @@ def _watch_names(patches: Patches, sim: Simulation) -> None:
             call.ranks = tuple(ranks)
             sim.trace.add(sim.scheduler.env.now, context.rank, "new_group", call.desc, call.ranks, "local")
             return name
-        kept = context.world_record
+        kept: Any = context.world_record
         if kept is None or kept[0] is not context.world._default_pg or kept[1] != kept[0].size():
             kept = _world_of(sim, context)
         slots, stacks = kept[2].slots, kept[3]
@@ -179,8 +179,9 @@ def _world_of(sim: Simulation, context: RankContext) -> tuple[Any, int, WorldRec
     if again or context.rank not in record.stacks:
         record.stacks[context.rank] = []  # a new process in a lost rank's slot makes the calls of the launch again
     record.members[context.rank] = context.cohort
-    context.world_record = (default, size, record, record.stacks[context.rank])
-    return context.world_record
+    found = (default, size, record, record.stacks[context.rank])
+    context.world_record = found
+    return found
 
 
 def _watch_registry(patches: Patches, sim: Simulation) -> None:

@@ -263,7 +263,7 @@ class MooncakeHost:
         return group
 
     def _check_role(self, settings: Settings, view: GroupView) -> None:
-        """What a joiner may not ask for: who takes a lost slot attaches; of a scale joiner's groups only WORLD grows."""
+        """What a joiner may not ask for: who takes a lost slot attaches, and of new ranks' groups only WORLD grows."""
         context = self._sim.must_be_here("a Mooncake group")
         if context.cohort.startswith("recover") and not settings.is_extension:
             text = f"recovering rank {context.rank} creates group '{view.label}' anew instead of attaching to it"

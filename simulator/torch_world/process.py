@@ -91,7 +91,7 @@ def leave_process(sim: Simulation, context: RankContext, error: BaseException | 
 
 
 def _only_prints(hook: Any, context: RankContext) -> bool:
-    """The hook that the rank found, or the one that torch puts around it to print the rank: the report shows as much."""
+    """The hook that the rank found, or the one that torch puts around it to print the rank: the report says it."""
     found = context.process.excepthook
     inside = [cell.cell_contents for cell in getattr(hook, "__closure__", None) or ()]
     return hook is found or (hook.__module__ == c10d.__name__ and found in inside)
