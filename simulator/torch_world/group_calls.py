@@ -118,8 +118,9 @@ def _watch_names(patches: Patches, sim: Simulation) -> None:
             call.ranks = tuple(ranks)
             sim.trace.add(sim.scheduler.env.now, context.rank, "new_group", call.desc, call.ranks, "local")
             return name
+        default: Any = context.world.default_pg
         kept: Any = context.world_record
-        if kept is None or kept[0] is not context.world._default_pg or kept[1] != kept[0].size():
+        if kept is None or kept[0] is not default or kept[1] != default.size():
             kept = _world_of(sim, context)
         slots, stacks = kept[2].slots, kept[3]
         index = len(stacks)
