@@ -130,8 +130,6 @@ def _positive(text: str) -> float:
 
 
 def _options(args: argparse.Namespace, seed: int) -> dict[str, Any]:
-    if args.carrier == "greenlet" and args.progress:
-        raise UsageError("--progress: greenlets run without a watcher; leave it out, or leave out --carrier greenlet")
     return {
         "seed": seed,
         "isolate": tuple(args.isolate),

@@ -147,7 +147,7 @@ def test_progress_resets_the_bound_on_idle_steps(carrier: str) -> None:
     assert run(worker, worker, limits=Limits(idle_steps_max=100), carrier=carrier).end is End.FINISHED
 
 
-def test_a_task_that_never_blocks_is_stopped_with_its_frame() -> None:
+def test_a_task_that_never_blocks_is_stopped_with_its_frame(carrier: str) -> None:
     """The watchdog looks at the wall clock, and only it does."""
 
     def spinner(scheduler: Scheduler) -> None:
@@ -155,7 +155,7 @@ def test_a_task_that_never_blocks_is_stopped_with_its_frame() -> None:
             pass
 
     before = threading.active_count()
-    scheduler = run(spinner, lambda s: s.sleep(1.0), limits=Limits(spin_wall_s=0.3))
+    scheduler = run(spinner, lambda s: s.sleep(1.0), limits=Limits(spin_wall_s=0.3), carrier=carrier)
     assert scheduler.end is End.SPIN
     assert scheduler.spinner is not None
     task, frame = scheduler.spinner
