@@ -158,5 +158,5 @@ class RankContext:
     def random_bytes(self, count: int) -> bytes:
         """What the rank gets from `os.urandom`: not random at all, so that a run can be repeated."""
         if self.process.entropy is None:
-            self.process.entropy = random.Random(f"entropy of rank {self.rank}, seed {self.seed}")
+            self.process.entropy = random.Random(self.torch_seed() + 1)
         return self.process.entropy.randbytes(count)

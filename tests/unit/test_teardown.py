@@ -16,6 +16,7 @@ import time
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -276,11 +277,12 @@ def test_an_interrupt_leaves_nothing_behind() -> None:
 
 
 def _real_group(path: str, rank: int, size: int) -> float:
-    dist.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=size)
+    minute = timedelta(minutes=1)
+    dist.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=size, timeout=minute)
     try:
         total = torch.tensor([rank + 1.0])
         dist.all_reduce(total)
-        group = dist.new_group(list(range(size)))
+        group = dist.new_group(list(range(size)), timeout=minute)
         dist.barrier(group=group)
         return total.item()
     finally:
