@@ -76,7 +76,7 @@ class Outcome:
                     "status": record.status,
                     "error": record.error,
                     "traceback": record.traceback,
-                    "exit_code": record.exit_code,
+                    "exit_code": None if record.status == "stuck" else record.exit_code,
                 }
                 for rank, record in sorted(self.ranks.items())
             },

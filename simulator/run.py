@@ -185,7 +185,7 @@ class Run:
         except RankEnded:
             raise
         except SystemExit as error:
-            _note_exit(record, error)
+            _note_exit(record, error, self._sim)
             return error
         except BaseException as error:
             self._sim.sites.trim(error)
@@ -236,7 +236,8 @@ class Run:
         )  # fmt: skip
 
 
-def _note_exit(record: RankRecord, error: SystemExit) -> None:
+def _note_exit(record: RankRecord, error: SystemExit, sim: Simulation) -> None:
+    record.stack = _stack_of(error, sim)
     code = error.code
     record.exit_code = code if isinstance(code, int) else int(code is not None)
     record.status = "ok" if record.exit_code == 0 else "exit"

@@ -38,6 +38,8 @@ def main(argv: Sequence[str]) -> int:
     unused = flags_without_effect(args, torchrun)
     if unused:
         print(f"hangcheck: no effect in a simulation: {', '.join(unused)}", file=sys.stderr)
+    if args.trace:
+        _write(args.trace, "")  # a path that cannot be written shows before the run, not after it
     from simulator.launcher import run_job
 
     with Progress(args.progress) as progress, _stdout_to_stderr() if args.json else nullcontext():

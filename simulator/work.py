@@ -182,7 +182,10 @@ class SimWork(_c.Work):
         """The work's own time-out struck."""
         group = self._group
         self._error = group.model.timed_out(int(self._limit_s * 1000), self._op)
-        group.sim.note("timeout", str(self._error), stack=self._stack, group=group.comm.view)
+        wait = self._waiting_for()
+        group.sim.note(
+            "timeout", str(self._error), stack=self._stack, group=group.comm.view, what=wait.what, doing=wait.text
+        )
         group.give_up(PAIR_CLOSURE)
 
     # -- torch's interface ---------------------------------------------------------------------------------------
@@ -303,7 +306,8 @@ class MessageWork(SimWork):
         peer = self._message.wait
         other = "any rank" if peer.peer == ANY_SOURCE else f"rank {peer.peer}"
         direction = "to" if peer.op == "send" else "from"
-        text = f"{peer.op} {direction} {other} on group '{peer.group.label}'"
+        tag = f" tag {peer.tag}" if peer.tag else ""
+        text = f"{peer.op} {direction} {other}{tag} on group '{peer.group.label}'"
         return Wait(peer.op, text, self._stack, peer)
 
     def wait_up_to(self, limit_s: float | None, *, named: bool) -> bool:

@@ -18,6 +18,7 @@ class Difference:
 
     slot: GroupSlot
     sides: tuple[Side, ...]
+    skipped: str = ""
 
     @property
     def lists(self) -> set[tuple[int, ...]]:
@@ -27,7 +28,8 @@ class Difference:
     @property
     def sentence(self) -> str:
         parts = [f"{side.doing} on {listed(side.ranks)}" + _at(side.stack) for side in self.sides]
-        return f"new_group call {self.slot.index + 1} of the default group is " + ", and ".join(parts)
+        skipped = f"; {self.skipped}" if self.skipped else ""
+        return f"new_group call {self.slot.index + 1} of the default group is " + ", and ".join(parts) + skipped
 
 
 def _at(stack: Stack) -> str:
@@ -39,8 +41,25 @@ def first_difference(records: Records) -> Difference | None:
     for world in records.worlds.values():
         for slot in world.slots:
             if slot.others:
-                return Difference(world.settled(slot), _lists(slot))
+                return Difference(world.settled(slot), _lists(slot), _who_skipped(slot, world))
     return None
+
+
+def _who_skipped(slot: GroupSlot, world: WorldRecord) -> str:
+    """If some ranks make here the call that the others make next, they have skipped this one."""
+    if slot.index + 1 >= len(world.slots):
+        return ""
+    following = world.settled(world.slots[slot.index + 1])
+    given = {rank: slot.others.get(rank, slot.ranks) for rank in slot.calls}
+    later = {rank: following.others.get(rank, following.ranks) for rank in following.calls}
+    for ahead in sorted(set(given.values())):
+        early = [rank for rank in given if given[rank] == ahead]
+        behind = [rank for rank in later if rank not in early and later[rank] == ahead]
+        missed = {given[rank] for rank in behind}
+        if early and len(missed) == 1 and missed != {ahead}:
+            verb = "has" if len(early) == 1 else "have"
+            return f"{listed(early)} {verb} skipped new_group({list(missed.pop())})"
+    return ""
 
 
 def _lists(slot: GroupSlot) -> tuple[Side, ...]:
@@ -90,10 +109,10 @@ def _missing_call(world: WorldRecord, slots: Sequence[GroupSlot], records: Recor
     cohorts = {records.ranks[rank].cohort for rank in slot.calls}
     outsiders = [rank for rank in absent if rank not in records.ranks or records.ranks[rank].cohort not in cohorts]
     joiners = any(_kind(rank, records, facts) == "scale" for rank in slot.calls)
-    waiting = by_stack("waiting", f"new_group({list(slot.ranks)})", slot.calls)
+    harmless = not outsiders and not any(rank in slot.ranks for rank in absent)
+    waiting = by_stack("called" if harmless else "waiting", f"new_group({list(slot.ranks)})", slot.calls)
     missing = _absentees(absent, outsiders, records)
     more = [s.desc or str(list(s.ranks)) for s in slots[1:]]
-    harmless = not outsiders and not any(rank in slot.ranks for rank in absent)
     return Finding(
         kind=Verdict.DEADLOCK,
         level=Level.CONTRACT,
@@ -227,9 +246,13 @@ def _crossing(name: str, label: str, ranks: tuple[int, ...], sides: tuple[Side, 
         group=label,
         group_ranks=ranks,
         sides=sides,
-        cause="torch names a group by the number of new_group calls that this rank has made, so calls with different "
+        cause="the ranks called init_process_group with different world sizes under one store"
+        if label == "WORLD"
+        else "torch names a group by the number of new_group calls that this rank has made, so calls with different "
         "lists at the same position share a name",
-        remedy="let every rank create all lists in one order, members or not; or pass use_local_synchronization=True",
+        remedy="use one world size, or another store"
+        if label == "WORLD"
+        else "let every rank create all lists in one order, members or not; or pass use_local_synchronization=True",
         at_other_level="what a real backend does depends on timing: a right result, crossed groups, or a hang",
     )
 

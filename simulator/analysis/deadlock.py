@@ -50,7 +50,7 @@ def _finding(
     missing = grouped("missing", wanted, records, blocked)
     others = [b for b in part if b.rank not in same and b.rank not in wanted]
     also = grouped("also waiting", [b.rank for b in others], records, blocked)
-    cause, certainty = _cause(head, part, records)
+    cause, certainty = _cause(head, part, records, blocked)
     return Finding(
         kind=Verdict.DEADLOCK,
         level=level,
@@ -68,11 +68,21 @@ def _finding(
 
 
 def _head(part: Sequence[Blocked]) -> Blocked:
-    """The wait to show first: the one that most ranks share; among equals the first."""
+    """The wait to show first: a creation under several names, else the one that most ranks share, else the first."""
+    skewed = [wait for wait in part if _is_skewed(wait, part)]
     counts: dict[int, int] = {}
     for wait in part:
         counts[id(wait.what)] = counts.get(id(wait.what), 0) + 1
-    return max(part, key=lambda wait: (counts[id(wait.what)], -wait.rank))
+    return max(skewed or part, key=lambda wait: (counts[id(wait.what)], -wait.rank))
+
+
+def _is_skewed(wait: Blocked, part: Sequence[Blocked]) -> bool:
+    """Others create the same list of ranks under another name."""
+    mine = wait.what
+    if not isinstance(mine, Gathering) or mine.op != "create":
+        return False
+    others = [b.what for b in part if isinstance(b.what, Gathering) and b.what.op == "create"]
+    return any(o.group.ranks == mine.group.ranks and o.group.name != mine.group.name for o in others)
 
 
 def _doing(wait: Blocked) -> str:
@@ -103,16 +113,21 @@ def _store_barrier_name(wait: Blocked) -> str:
     return ""
 
 
-def _cause(head: Blocked, part: Sequence[Blocked], records: Records) -> tuple[str, Certainty]:
+def _cause(
+    head: Blocked, part: Sequence[Blocked], records: Records, blocked: Sequence[Blocked]
+) -> tuple[str, Certainty]:
     skew = _name_skew(head, part, records)
     if skew:
         return skew, Certainty.CAUSE
+    tags = _tags_that_differ(part)
+    if tags:
+        return tags, Certainty.CAUSE
     cycle = _cycle(part)
     if cycle:
         return _cycle_sentence(cycle), Certainty.CAUSE
     wanted = waits_for(head)
     if wanted:
-        return _absence(head, wanted, records), Certainty.CAUSE
+        return _absence(head, wanted, records, blocked), Certainty.CAUSE
     if _store_barrier_name(head):
         difference = first_difference(records)
         told = f"; {difference.sentence}" if difference is not None else _count_skew(records)
@@ -127,6 +142,17 @@ def _cause(head: Blocked, part: Sequence[Blocked], records: Records) -> tuple[st
     return "what it waits for did not happen; the simulator does not know who should have done it", Certainty.UNDECIDED
 
 
+def _tags_that_differ(part: Sequence[Blocked]) -> str:
+    """A send and a receive that would meet but for their tags."""
+    waits = [wait.what for wait in part if isinstance(wait.what, PeerWait)]
+    for send in (wait for wait in waits if wait.op == "send"):
+        for receive in (wait for wait in waits if wait.op == "recv" and wait.group == send.group):
+            meet = send.peer == receive.rank and receive.peer in (send.rank, -1)
+            if meet and send.tag != receive.tag:
+                return f"the tags differ: rank {send.rank} sends with tag {send.tag}, rank {receive.rank} receives {receive.tag}"
+    return ""
+
+
 def _name_skew(head: Blocked, part: Sequence[Blocked], records: Records) -> str:
     """Members of one list wait under different names of it."""
     creations = [b.what for b in part if isinstance(b.what, Gathering) and b.what.op == "create"]
@@ -137,7 +163,7 @@ def _name_skew(head: Blocked, part: Sequence[Blocked], records: Records) -> str:
     lists = {gathering.group.ranks for gathering in creations}
     difference = first_difference(records)
     if len(names) > 1 and len(lists) < len(names):
-        held = ", ".join(f"'{name}' on {listed(ranks)}" for name, ranks in sorted(names.items()))
+        held = ", ".join(f"'#{name[:8]}' on {listed(ranks)}" for name, ranks in sorted(names.items()))
         earlier = f"; {difference.sentence}" if difference is not None else _count_skew(records)
         return f"the ranks hold different names for the group {list(min(lists))}: {held}{earlier}"
     return difference.sentence if difference is not None and creations else ""
@@ -179,7 +205,7 @@ def _cycle_sentence(cycle: Sequence[Blocked]) -> str:
     return "a cycle: " + "; ".join(steps)
 
 
-def _absence(head: Blocked, wanted: Iterable[int], records: Records) -> str:
+def _absence(head: Blocked, wanted: Iterable[int], records: Records, blocked: Sequence[Blocked]) -> str:
     ended = [r for r in wanted if r in records.ranks and records.ranks[r].status != "stuck"]
     never = [r for r in wanted if r not in records.ranks]
     op = head.what.op if isinstance(head.what, Gathering | PeerWait) else head.text
@@ -187,18 +213,32 @@ def _absence(head: Blocked, wanted: Iterable[int], records: Records) -> str:
         return f"{listed(never)} does not exist in this cluster" if len(never) == 1 else f"{listed(never)} do not exist"
     if ended:
         verb = "has" if len(ended) == 1 else "have"
-        return f"{listed(ended)} {verb} ended without entering this {op}"
-    return f"{listed(wanted)} cannot reach this {op}: see what they wait for"
+        what = "taking part in this creation" if op == "create" else f"entering this {op}"
+        return f"{listed(ended)} {verb} ended without {what}"
+    goal = "this creation" if op == "create" else f"this {op}"
+    reasons = [f"{listed(side.ranks)} {side.doing}" for side in grouped("", wanted, records, blocked)]
+    return f"not all ranks reach {goal}: {'; '.join(reasons)}"
 
 
 def _remedy(head: Blocked, part: Sequence[Blocked], records: Records) -> str:
-    if isinstance(head.what, Gathering) and head.what.op == "create":
+    what = head.what
+    if isinstance(what, Gathering) and what.op == "create" and what.group.label == "WORLD":
+        return (
+            "let as many ranks as the world size call init_process_group; who joins a running world needs a backend that "
+            "can extend it (Mooncake's is_extension), or a world of its own cohort"
+        )
+    if isinstance(what, Gathering) and what.op == "create":
         return "let all members (in world mode: all ranks) make the same new_group calls in the same order"
-    if isinstance(head.what, Gathering):
+    if isinstance(what, Gathering):
         return "let every rank of the group enter the same collectives in the same order, or none"
-    if all(b.kind == "send" for b in part):
+    if _tags_that_differ(part):
+        return "use one tag on both sides"
+    kinds = {wait.kind for wait in part}
+    if kinds == {"send"}:
         return "post the receive first on one side, or use isend/irecv or batch_isend_irecv"
-    if isinstance(head.what, PeerWait):
+    if kinds == {"recv"} and _cycle(part):
+        return "send before you receive on one side, or use isend/irecv or batch_isend_irecv"
+    if isinstance(what, PeerWait):
         return "post the matching send or receive on the other side, on the same group and with the same tag"
     return "set the key on some rank before this wait, or give the wait a time-out and handle it"
 

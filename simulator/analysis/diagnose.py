@@ -9,7 +9,7 @@ from simulator.analysis.deadlock import deadlocks
 from simulator.analysis.facts import RunFacts, final_blocked, grouped, is_consequence, listed, notes_of
 from simulator.analysis.findings import Certainty, Finding, Level, Side, Verdict
 from simulator.engine.site import Stack
-from simulator.records import Blocked, Note, RankRecord, Records
+from simulator.records import Blocked, Gathering, Note, PeerWait, RankRecord, Records
 
 INFINITY = float("inf")
 SAME_MOMENT_S = 0.01
@@ -100,7 +100,8 @@ def _exception(group: list[RankRecord], records: Records) -> Finding:
         certainty=Certainty.CAUSE,
         title=f"{listed(ranks)} ended with {what}" + (" (and the like)" if len({r.error for r in group}) > 1 else ""),
         sides=sides,
-        cause="the exception; what the other ranks do follows from it" if len(sides) > 1 else "the exception",
+        cause=("the exception" if first.error_type else "the exit code")
+        + ("; what the other ranks do follows from it" if len(sides) > 1 else ""),
         remedy="mend what raises it, or let all ranks take the path that handles it",
         time_s=first.end_s or 0.0,
     )
@@ -129,10 +130,10 @@ def mismatches(records: Records) -> list[Finding]:
     for note in notes_of(records, "mismatch"):
         key = (note.facts["group"], note.facts["seq"] if note.facts["seq"] is not None else len(together))
         together.setdefault(key, []).append(note)
-    return [_mismatch(notes) for notes in together.values()]
+    return [_mismatch(notes, records) for notes in together.values()]
 
 
-def _mismatch(notes: list[Note]) -> Finding:
+def _mismatch(notes: list[Note], records: Records) -> Finding:
     note = notes[0]
     rows: dict[tuple[str, Stack], list[int]] = {}
     facts_of: dict[int, dict[str, object]] = {}
@@ -141,6 +142,7 @@ def _mismatch(notes: list[Note]) -> Finding:
             facts_of[rank] = facts
             rows.setdefault((_row(facts), stack), []).append(rank)
     group = note.facts["group"]
+    differing = _differing(list(facts_of.values()), is_message=note.facts["seq"] is None)
     return Finding(
         kind=Verdict.MISMATCH,
         level=Level.TORCH,
@@ -149,17 +151,42 @@ def _mismatch(notes: list[Note]) -> Finding:
         group=group.label,
         group_ranks=group.ranks,
         seq=note.facts["seq"],
-        sides=tuple(Side("gave", tuple(sorted(ranks)), row, stack) for (row, stack), ranks in rows.items()),
-        cause=f"the ranks differ in: {', '.join(_differing(list(facts_of.values())))}",
-        remedy="let every rank of the group enter the same operation with matching arguments",
+        sides=(*_gave(rows), *_also_waiting(set(facts_of), records)),
+        cause=f"the ranks differ in: {', '.join(differing)}"
+        if differing
+        else "gloo takes the memory of a tensor as contiguous, whatever its strides",
+        remedy=_mismatch_remedy(note.facts["seq"] is None, differing),
         at_other_level=_backend_on_mismatch(group.backend),
         time_s=note.time_s,
     )
 
 
-def _differing(rows: list[dict[str, object]]) -> list[str]:
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    return [name for name in names if len({str(row.get(name)) for row in rows}) > 1]
+def _gave(rows: dict[tuple[str, Stack], list[int]]) -> list[Side]:
+    sides = [Side("gave", tuple(sorted(ranks)), row, stack) for (row, stack), ranks in rows.items()]
+    return sorted(sides, key=lambda side: side.ranks)
+
+
+def _also_waiting(known: set[int], records: Records) -> list[Side]:
+    """Ranks that the run left waiting elsewhere."""
+    stuck = [r.rank for r in records.ranks.values() if r.status == "stuck" and r.rank not in known]
+    return grouped("also waiting", stuck, records, records.final)
+
+
+def _differing(rows: list[dict[str, object]], *, is_message: bool) -> list[str]:
+    """In what the rows differ: the operation alone if that does; a send and a receive differ in it anyway."""
+    names = [name for name in dict.fromkeys(name for row in rows for name in row) if not (is_message and name == "op")]
+    differing = [name for name in names if len({str(row.get(name)) for row in rows}) > 1]
+    return ["op"] if "op" in differing else differing
+
+
+def _mismatch_remedy(is_message: bool, differing: list[str]) -> str:
+    if not differing:
+        return "pass a contiguous tensor: .contiguous()"
+    if is_message:
+        return "send and receive tensors of the same size and dtype"
+    if differing == ["op"]:
+        return "let every rank of the group enter the same collectives in the same order"
+    return "let every rank of the group give matching arguments"
 
 
 def _row(facts: dict[str, object]) -> str:
@@ -187,8 +214,15 @@ def _stalls(records: Records, facts: RunFacts, explained: list[Finding]) -> list
     if fatal:
         moment = _moment_of(fatal[0], records)
         if moment is not None:
-            return deadlocks(records, moment[1], moment[0])
-    return [_timeout(harmless)] if harmless else []
+            return [_with_aftermath(f, records) for f in deadlocks(records, moment[1], moment[0])]
+    return [_timeout(harmless, records)] if harmless else []
+
+
+def _with_aftermath(finding: Finding, records: Records) -> Finding:
+    """What the ranks of a deadlock raised once the time-outs struck."""
+    mine = {rank for side in finding.sides for rank in side.ranks}
+    raised = [r for r in mine if r in records.ranks and records.ranks[r].status == "exception"]
+    return replace(finding, sides=(*finding.sides, *grouped("then", raised, records, ())))
 
 
 def _moment_of(note: Note, records: Records) -> tuple[float, tuple[Blocked, ...]] | None:
@@ -208,18 +242,22 @@ def _explains(explained: list[Finding]) -> bool:
     return any(f.kind in kinds and f.level is Level.TORCH and not f.warning for f in explained)
 
 
-def _timeout(notes: list[Note]) -> Finding:
+def _timeout(notes: list[Note], records: Records) -> Finding:
+    """Collectives that timed out and whose rank went on: the code handled the error, or a peer came later."""
     first = notes[0]
     ranks = tuple(sorted({note.rank for note in notes}))
+    what, doing = first.facts.get("what"), first.facts.get("doing", first.text)
+    late = what.missing if isinstance(what, Gathering) else (what.peer,) if isinstance(what, PeerWait) else ()
+    sides = [Side("timed out", ranks, doing, first.stack), *grouped("late", late, records, records.final)]
     return Finding(
         kind=Verdict.TIMEOUT,
         level=Level.TORCH,
         certainty=Certainty.CAUSE,
-        title=f"{listed(ranks)}: {first.text}",
+        title=f"{doing} timed out on {listed(ranks)} at {first.time_s:g} s: {first.text}",
         group=first.facts["group"].label,
         group_ranks=first.facts["group"].ranks,
-        sides=(Side("timed out", ranks, first.text, first.stack),),
-        cause="its peers came later than the group's time-out allows (or not at all), in virtual time",
+        sides=tuple(sides),
+        cause=f"{listed(late)} had not come by then" if late else "its peers had not come by then",
         remedy="let the ranks come closer together, or give the group a longer time-out",
         time_s=first.time_s,
     )
@@ -237,7 +275,8 @@ def _endless(records: Records, facts: RunFacts) -> list[Finding]:
                 sides=(Side("spinning", (rank,), "runs", stack),),
                 cause="it loops without waiting, computes for long, or blocks in something that is not simulated; the "
                 "simulator cannot decide which",
-                remedy="wait in a collective, a store, a lock or time.sleep; raise spin_wall_s for long computation",
+                remedy="wait in a collective, a store, a lock or time.sleep; for long computation raise spin_wall_s "
+                "(--spin-limit)",
             )
         ]
     if facts.end == "LIVELOCK":

@@ -18,7 +18,14 @@ import greenlet
 from simulator.engine.errors import UsageError
 
 CARRIERS = ("thread", "greenlet")
-_CPP_CALLERS = ("torch/_ops.py", "torch/autograd/graph.py", "torch/futures/__init__.py")
+_CPP_CALLERS = (
+    "torch/_ops.py",
+    "torch/autograd/graph.py",
+    "torch/autograd/function.py",
+    "torch/distributed/utils.py",
+    "torch/futures/__init__.py",
+    "torch/nn/parallel/distributed.py",
+)
 
 
 class Carrier(Protocol):

@@ -20,7 +20,8 @@ def render(outcome: Outcome) -> str:
     """The whole report of one run."""
     bad = [f for f in outcome.findings if not f.warning]
     warnings = [f for f in outcome.findings if f.warning]
-    head = f"hangcheck: {outcome.verdict} ({_count(len(bad), 'finding')}, {_count(len(outcome.ranks), 'rank')}"
+    told = f", {_count(len(warnings), 'warning')}" if warnings else ""
+    head = f"hangcheck: {outcome.verdict} ({_count(len(bad), 'finding')}{told}, {_count(len(outcome.ranks), 'rank')}"
     head += f", seed {outcome.seed}, {outcome.virtual_s:g} s of virtual time)"
     blocks = [head]
     shown = [*bad, *warnings][:_MOST]
@@ -66,7 +67,7 @@ def _side_rows(sides: Iterable[Side]) -> list[str]:
         return []
     role_width = max(len(side.role) for side in shown) + 1
     rank_width = min(max(len(listed(side.ranks)) for side in shown), 28)
-    doing_width = min(max(len(side.doing) for side in shown), 56)
+    doing_width = min(max(len(side.doing) for side in shown), 72)
     lines, above = [], ""
     for side in shown:
         place = side.site.place if side.site is not None else ""

@@ -113,6 +113,8 @@ def _backend_class(
         def __init__(
             self, store: Any, rank: int, size: int, options: Any = None, timeout: Any = None, **_later: Any
         ) -> None:  # torch 2.14 adds enable_reconfigure, which a simulated group has no use for
+            if rank >= size:
+                raise RuntimeError(f"[enforce fail at gloo/context.cc] rank < size. {rank} vs {size}")
             limit = timeout or getattr(options, "_timeout", None) or default
             view = view_of(sim, size, model.name)
             room = meet(sim, store, view, wait_s=limit.total_seconds() if waits else None)
