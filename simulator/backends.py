@@ -115,5 +115,7 @@ MODELS = {"gloo": GLOO, "nccl": NCCL, "mooncake": MOONCAKE, "mooncake-cpu": MOON
 
 
 def seconds(timeout: timedelta | None) -> float | None:
-    """None for a missing time-out, and for the zero or negative ones that mean `use the default`."""
-    return None if timeout is None or timeout.total_seconds() <= 0 else timeout.total_seconds()
+    """None where none is named: missing, zero (kNoTimeout), or -1 ms (kUnsetTimeout). Another negative one is over."""
+    if timeout is None or timeout in (timedelta(0), timedelta(milliseconds=-1)):
+        return None
+    return max(0.0, timeout.total_seconds())

@@ -15,6 +15,7 @@ Each rank's function is called as `fn(rank, *args)` with the environment that to
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -59,6 +60,7 @@ class Cluster:
             UsageError: not a positive number of ranks, more than the nodes take, or ranks that are there already.
         """
         require(_whole(ranks) and ranks >= 1, f"ranks={ranks!r}: launch at least one rank")
+        _require_few(ranks)
         numbers = tuple(range(ranks))
         return self._add("launch", fn, numbers, ranks if world_size is None else world_size, args, env, at_s)
 
@@ -83,6 +85,7 @@ class Cluster:
             _whole(rank_offset) and rank_offset >= 1,
             f"rank_offset={rank_offset!r}: joiners come behind the launched ranks, so give 1 or more",
         )
+        _require_few(rank_offset + ranks)
         numbers = tuple(range(rank_offset, rank_offset + ranks))
         size = rank_offset + ranks if world_size is None else world_size
         return self._add("scale", fn, numbers, size, args, env, at_s)
@@ -99,7 +102,10 @@ class Cluster:
     ) -> Cluster:
         """New processes in the slots of ranks that are gone by then; they replace them in the outcome."""
         size = max((max(c.ranks) + 1 for c in self._cohorts), default=0) if world_size is None else world_size
-        require(len(ranks) > 0, "ranks=[]: name the slots to fill")
+        slots = ranks if isinstance(ranks, list | tuple | range) else ()
+        require(len(slots) > 0, f"ranks={ranks!r}: name the slots to fill, as a list")
+        whole = all(_whole(rank) for rank in slots) and len(set(slots)) == len(slots)
+        require(whole, f"ranks={list(slots)!r}: give whole numbers, each once")
         known = {rank for cohort in self._cohorts for rank in cohort.ranks}
         missing = [rank for rank in ranks if rank not in known]
         require(not missing, f"ranks={list(ranks)}: {missing} were never launched, so there is nothing to recover")
@@ -115,9 +121,13 @@ class Cluster:
         env: Mapping[str, str] | None,
         at_s: float,
     ) -> Cluster:
-        require(callable(fn), f"{fn!r} is not a function to run on a rank")
-        require(at_s >= 0, f"at_s={at_s}: a start time is 0 or later, in virtual seconds")
-        require(max(ranks) < RANKS_MAX, f"rank {max(ranks)}: at most {RANKS_MAX} ranks can be simulated")
+        _check_function(fn)
+        finite = isinstance(at_s, int | float) and 0 <= at_s < float("inf")
+        require(finite, f"at_s={at_s!r}: a start time is 0 or later, in virtual seconds")
+        require(isinstance(args, list | tuple), f"args={args!r}: give a list or tuple of arguments")
+        texts = all(isinstance(key, str) and isinstance(value, str) for key, value in dict(env or {}).items())
+        require(texts, f"env={env!r}: give texts by name")
+        require(_whole(world_size), f"world_size={world_size!r}: give a whole number")
         require(
             world_size > max(ranks), f"world_size={world_size}: rank {max(ranks)} needs a world of {max(ranks) + 1}"
         )
@@ -149,6 +159,19 @@ class Cluster:
         """
         require(bool(self._cohorts), "nothing to run: call launch() first")
         return Run(self.options, self._cohorts, self.replay).outcome()
+
+
+def _require_few(ranks: int) -> None:
+    require(ranks <= RANKS_MAX, f"rank {ranks - 1}: at most {RANKS_MAX} ranks can be simulated")
+
+
+def _check_function(fn: object) -> None:
+    require(callable(fn), f"{type(fn).__name__} {fn!r:.80} is not a function to run on a rank")
+    lazy = inspect.iscoroutinefunction(fn) or inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn)
+    name = getattr(fn, "__qualname__", repr(fn))
+    require(
+        not lazy, f"{name} only makes a coroutine or generator when it is called: give a plain function that runs it"
+    )
 
 
 def _whole(value: object) -> bool:

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from simulator.cluster import Cluster
 from simulator.engine.errors import UsageError
+from simulator.options import NEVER_ISOLATED
 from simulator.outcome import Outcome
 from simulator.torchrun import Job
 
@@ -47,14 +48,16 @@ def _neighbours(job: Job) -> tuple[str, ...]:
     Of a module (`-m`) it is the top-level package.
     """
     if job.as_module:
-        return (job.target.partition(".")[0],)
+        top = job.target.partition(".")[0]
+        return () if top in NEVER_ISOLATED else (top,)
     folder = os.path.dirname(os.path.realpath(job.target))
     names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
-    return tuple(
+    modules = [
         name.removesuffix(".py")
         for name in names
         if name.endswith(".py") or os.path.isfile(os.path.join(folder, name, "__init__.py"))
-    )
+    ]
+    return tuple(name for name in modules if name.isidentifier() and name not in NEVER_ISOLATED)
 
 
 class Program(NamedTuple):

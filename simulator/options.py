@@ -10,6 +10,9 @@ from simulator.engine.errors import require
 from simulator.engine.scheduler import Limits, Policy, Scheduler, in_order
 from simulator.torch_world.probe import PROBES
 
+NEVER_ISOLATED = ("__main__", "builtins", "sys", "os", "threading", "time", "torch", "numpy", "simulator")
+"""Modules that hold the process together, or C state that exists once."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClusterOptions:
@@ -50,6 +53,13 @@ class ClusterOptions:
             not isinstance(self.isolate, str) and all(isinstance(name, str) for name in self.isolate),
             f"isolate={self.isolate!r}: give a sequence of module names, such as ('pkg.state',)",
         )
+        for pattern in self.isolate:
+            top = pattern.partition(".")[0]
+            fits = top.isidentifier() and top not in NEVER_ISOLATED
+            require(fits, f"isolate {pattern!r}: name a module of your own; {', '.join(NEVER_ISOLATED)} stay shared")
+        require(self.seed >= 0, f"seed={self.seed}: give 0 or more")
+        for name in ("policy", "on_tick"):
+            require(callable(getattr(self, name)), f"{name}={getattr(self, name)!r}: give a function")
         require(self.nodes >= 1, f"nodes={self.nodes}: a cluster has at least one node")
         require(
             self.gpus_per_node is None or self.gpus_per_node >= 1,

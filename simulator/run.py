@@ -77,8 +77,8 @@ class Run:
         """
         ranks = sum(len(cohort.ranks) for cohort in self._cohorts)
         with on_one_cpu(ranks >= ONE_CPU_FROM), installed(self._sim, self._servers):
-            self._spawn()
             try:
+                self._spawn()
                 end = self._scheduler.run()
                 virtual_s = float(self._scheduler.env.now)
                 findings = self._diagnose(end)
@@ -86,6 +86,8 @@ class Run:
             finally:
                 self._scheduler.drain()
                 self._sim.sites.forget()
+        if isinstance(self._scheduler.fault, UsageError):
+            raise self._scheduler.fault
         if self._scheduler.fault is not None:
             raise SimulatorFault(f"the simulator failed: {self._scheduler.fault!r}") from self._scheduler.fault
         if self._refused is not None:
@@ -247,10 +249,18 @@ def _note_exit(record: RankRecord, error: SystemExit, sim: Simulation) -> None:
 def _note_exception(record: RankRecord, error: BaseException, sim: Simulation) -> None:
     record.status, record.exit_code = "exception", 1
     record.error_type = type(error).__name__
-    first = str(error).strip().splitlines()
+    first = _text_of(error).strip().splitlines()
     record.error = f"{record.error_type}: {first[0]}" if first else record.error_type
     record.traceback = "".join(traceback.format_exception(error))
     record.stack = _stack_of(error, sim)
+
+
+def _text_of(error: BaseException) -> str:
+    """str(error), even if the exception's own `__str__` fails."""
+    try:
+        return str(error)
+    except BaseException:
+        return "<unprintable>"
 
 
 def _stack_of(error: BaseException, sim: Simulation) -> Stack:

@@ -46,7 +46,7 @@ def main(argv: Sequence[str]) -> int:
         outcome = run_job(job, replay=replay_line(argv, args), on_tick=progress.tick, **options)
     if args.trace:
         _write(args.trace, outcome.trace.to_text())
-    print(_rendered(outcome, args.json), end="", flush=True)
+    _print(_rendered(outcome, args.json))
     return OK if outcome.ok else FINDINGS
 
 
@@ -55,6 +55,14 @@ def replay_line(argv: Sequence[str], args: argparse.Namespace) -> str:
     variables = [f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith("PET_")]
     seed = ["--seed", "0"] if args.seed is None else []
     return shlex.join([*variables, "hangcheck", "run", *seed, *argv])
+
+
+def _print(text: str) -> None:
+    """To stdout, also if a rank has closed Python's."""
+    if sys.stdout.closed:
+        os.write(1, text.encode(errors="backslashreplace"))
+        return
+    print(text, end="", flush=True)
 
 
 def _write(path: str, text: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from simulator.analysis.facts import RunFacts, by_stack, final_blocked, grouped, listed, notes_of
+from simulator.analysis.facts import RunFacts, by_stack, final_blocked, grouped, listed, notes_of, spelled
 from simulator.analysis.findings import Certainty, Finding, Level, Side, Verdict
 from simulator.barrier_model import predict_store_barrier
 from simulator.engine.site import Stack
@@ -66,7 +66,7 @@ def _lists(slot: GroupSlot) -> tuple[Side, ...]:
     by_list: dict[tuple[int, ...], dict[int, Stack]] = {}
     for rank, stack in sorted(slot.calls.items()):
         by_list.setdefault(slot.others.get(rank, slot.ranks), {})[rank] = stack
-    return tuple(side for ranks, stacks in by_list.items() for side in by_stack("gave", str(list(ranks)), stacks))
+    return tuple(side for ranks, stacks in by_list.items() for side in by_stack("gave", spelled(ranks), stacks))
 
 
 # -- calls that some ranks never make ------------------------------------------------------------------------
@@ -110,15 +110,15 @@ def _missing_call(world: WorldRecord, slots: Sequence[GroupSlot], records: Recor
     outsiders = [rank for rank in absent if rank not in records.ranks or records.ranks[rank].cohort not in cohorts]
     joiners = any(_kind(rank, records, facts) == "scale" for rank in slot.calls)
     harmless = not outsiders and not any(rank in slot.ranks for rank in absent)
-    waiting = by_stack("called" if harmless else "waiting", f"new_group({list(slot.ranks)})", slot.calls)
+    waiting = by_stack("called" if harmless else "waiting", f"new_group({spelled(slot.ranks)})", slot.calls)
     missing = _absentees(absent, outsiders, records)
-    more = [s.desc or str(list(s.ranks)) for s in slots[1:]]
+    more = [s.desc or spelled(s.ranks) for s in slots[1:]]
     return Finding(
         kind=Verdict.DEADLOCK,
         level=Level.CONTRACT,
         certainty=Certainty.SUSPECT if harmless else Certainty.CAUSE,
-        title=f"new_group '{slot.desc or slot.index}' {list(slot.ranks)} is collective over all {world.size} ranks of "
-        "the default group, and some never call it" + (f" (nor {len(more)} more: {_some(more)})" if more else ""),
+        title=f"new_group '{slot.desc or slot.index}' {spelled(slot.ranks)} is collective over all {world.size} ranks "
+        "of the default group, and some never call it" + (f" (nor {len(more)} more: {_some(more)})" if more else ""),
         group=slot.desc or f"#{slot.index}",
         group_ranks=slot.ranks,
         sides=(*waiting, *missing),
@@ -156,7 +156,9 @@ def _why_missing(slot: GroupSlot, outsiders: Sequence[int], joiners: bool) -> st
             f"to make; {listed(outsiders)} had created their groups before and do not run this code again"
         )
     verb = "calls" if len(slot.calls) == 1 else "call"
-    return f"{callers} {verb} new_group for group '{slot.desc or list(slot.ranks)}' and the other ranks skip the call"
+    return (
+        f"{callers} {verb} new_group for group '{slot.desc or spelled(slot.ranks)}' and the other ranks skip the call"
+    )
 
 
 def _remedy(slot: GroupSlot, joiners: bool) -> str:
@@ -228,8 +230,8 @@ def crossed_groups(records: Records) -> list[Finding]:
         if key in findings:
             continue
         sides: tuple[Side, ...] = (
-            Side("gave", (note.facts["other_rank"],), str(list(other.ranks)), note.facts["other_stack"]),
-            Side("gave", (note.rank,), str(list(mine.ranks)), note.stack),
+            Side("gave", (note.facts["other_rank"],), spelled(other.ranks), note.facts["other_stack"]),
+            Side("gave", (note.rank,), spelled(mine.ranks), note.stack),
         )
         if difference is not None and {mine.ranks, other.ranks} <= difference.lists:
             sides = difference.sides
@@ -314,11 +316,11 @@ def _outside_of(notes: Sequence[Note], kind: str, mine: Sequence[int]) -> Findin
         kind=Verdict.WRONG_RANKS,
         level=Level.CONTRACT,
         certainty=Certainty.CAUSE,
-        title=f"{listed(mine)} create group '{desc}' {list(ranks)}, which reaches outside their cohort"
+        title=f"{listed(mine)} create group '{desc}' {spelled(ranks)}, which reaches outside their cohort"
         + (f" (groups: {_some(groups)})" if len(groups) > 1 else ""),
         group=desc,
         group_ranks=ranks,
-        sides=tuple(by_stack("creating", f"new_group({list(ranks)})", same)),
+        sides=tuple(by_stack("creating", f"new_group({spelled(ranks)})", same)),
         cause=cause,
         remedy=remedy,
         at_other_level="a rank that is in none of its lists gets None or the non-member constant from new_group, and a "
@@ -339,11 +341,11 @@ def _alone(records: Records) -> list[Finding]:
             kind=Verdict.WRONG_RANKS,
             level=Level.TORCH,
             certainty=Certainty.CAUSE,
-            title=f"group '{group.label}' {list(group.ranks)} silently runs alone on each of its ranks "
+            title=f"group '{group.label}' {spelled(group.ranks)} silently runs alone on each of its ranks "
             f"({len(labels)} groups: {_some(labels)})",
             group=group.label,
             group_ranks=group.ranks,
-            sides=tuple(by_stack("alone", f"new_group({list(group.ranks)})", same)),
+            sides=tuple(by_stack("alone", f"new_group({spelled(group.ranks)})", same)),
             cause="it was created with is_extension (recovered_rank=True), and no group of that name, with these first "
             "ranks and this capacity, exists to attach to; Mooncake then falls back to local-only execution",
             remedy="create it with recovered_rank=False, or create the group to attach to first, with the same "
@@ -383,7 +385,7 @@ def _wrong_options(records: Records) -> list[Finding]:
                 title=notes[0].text + (f" (groups: {_some(labels)})" if len(labels) > 1 else ""),
                 group=group.label,
                 group_ranks=group.ranks,
-                sides=tuple(by_stack("gave", f"new_group({list(group.ranks)})", same)),
+                sides=tuple(by_stack("gave", f"new_group({spelled(group.ranks)})", same)),
                 cause=cause,
                 remedy=remedy,
                 at_other_level="the installed torch and Mooncake do not check this",

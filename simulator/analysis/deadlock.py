@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from simulator.analysis.contracts import first_difference
-from simulator.analysis.facts import by_stack, grouped, keys_of, listed, waits_for
+from simulator.analysis.facts import by_stack, grouped, keys_of, listed, spelled, waits_for
 from simulator.analysis.findings import Certainty, Finding, Level, Side, Verdict
 from simulator.records import Blocked, Gathering, KeyWait, PeerWait, Records
 
@@ -95,7 +95,7 @@ def _title(wait: Blocked) -> str:
     if isinstance(what, Gathering):
         seq = "" if what.seq is None else f" seq {what.seq}"
         verb = f"{what.op}{seq}" if what.op != "create" else "creation"
-        return f"{verb} of group '{what.group.label}' {list(what.group.ranks)} cannot complete"
+        return f"{verb} of group '{what.group.label}' {spelled(what.group.ranks)} cannot complete"
     if isinstance(what, PeerWait):
         return f"{wait.text} cannot complete"
     if _store_barrier_name(wait):
@@ -149,7 +149,8 @@ def _tags_that_differ(part: Sequence[Blocked]) -> str:
         for receive in (wait for wait in waits if wait.op == "recv" and wait.group == send.group):
             meet = send.peer == receive.rank and receive.peer in (send.rank, -1)
             if meet and send.tag != receive.tag:
-                return f"the tags differ: rank {send.rank} sends with tag {send.tag}, rank {receive.rank} receives {receive.tag}"
+                got = f"rank {receive.rank} receives with tag {receive.tag}"
+                return f"the tags differ: rank {send.rank} sends with tag {send.tag}, {got}"
     return ""
 
 
@@ -224,8 +225,8 @@ def _remedy(head: Blocked, part: Sequence[Blocked], records: Records) -> str:
     what = head.what
     if isinstance(what, Gathering) and what.op == "create" and what.group.label == "WORLD":
         return (
-            "let as many ranks as the world size call init_process_group; who joins a running world needs a backend that "
-            "can extend it (Mooncake's is_extension), or a world of its own cohort"
+            "let as many ranks as the world size call init_process_group; who joins a running world needs a backend "
+            "that can extend it (Mooncake's is_extension), or a world of its own cohort"
         )
     if isinstance(what, Gathering) and what.op == "create":
         return "let all members (in world mode: all ranks) make the same new_group calls in the same order"

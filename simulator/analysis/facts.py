@@ -9,6 +9,8 @@ from simulator.analysis.findings import Side
 from simulator.engine.site import Stack
 from simulator.records import Blocked, Gathering, KeyWait, Note, PeerWait, RankRecord, Records
 
+SPELLED_MAX = 16
+"""Ranks of a list that are spelled out."""
 CONSEQUENCES = ("Connection closed by peer", "Connection was likely closed", "Application timeout caused pair closure")
 
 
@@ -46,6 +48,13 @@ def listed(ranks: Iterable[int]) -> str:
         parts += [f"{first}-{number}"] if run > 2 else [str(n) for n in numbers[start : index + 1]]
         start = index + 1
     return ("rank " if len(numbers) == 1 else "ranks ") + ", ".join(parts)
+
+
+def spelled(ranks: Sequence[int]) -> str:
+    """A list of ranks as code shows it; a long one in spans."""
+    if len(ranks) <= SPELLED_MAX:
+        return str(list(ranks))
+    return f"[{listed(ranks).partition(' ')[2]}]" if list(ranks) == sorted(set(ranks)) else f"[{len(ranks)} ranks]"
 
 
 def final_blocked(records: Records) -> tuple[Blocked, ...]:

@@ -233,7 +233,7 @@ class Scheduler:
         event.callbacks.append(lambda _: self._make_ready(task, token))
         if timeout_s is not None:
             self._deadline_count += 1
-            heapq.heappush(self._deadlines, (self.env.now + timeout_s, self._deadline_count, task, token))
+            heapq.heappush(self._deadlines, (self.env.now + max(0.0, timeout_s), self._deadline_count, task, token))
         task.wait, task.timed_out = wait, False
         self._suspend(task)
         return not task.timed_out
@@ -365,11 +365,22 @@ class Scheduler:
         if self._idle_steps > self.limits.idle_steps_max:
             self.stop(End.LIVELOCK)
             return None
-        index = self._policy(self._ready) if len(self._ready) > 1 else 0
+        index = self._ask_policy() if len(self._ready) > 1 else 0
         task = self._ready[index]
         del self._ready[index]
         task.queued = False
         return task
+
+    def _ask_policy(self) -> int:
+        try:
+            index = self._policy(self._ready)
+        except Exception as error:
+            raise UsageError(
+                f"the policy raised {error!r}: give a function from the ready tasks to an index"
+            ) from error
+        fits = isinstance(index, int) and not isinstance(index, bool) and 0 <= index < len(self._ready)
+        require(fits, f"the policy returned {index!r}: give an index below {len(self._ready)}")
+        return index
 
     def _advance(self) -> bool:
         event_at = self.env.peek()

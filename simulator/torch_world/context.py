@@ -109,6 +109,7 @@ class RankContext:
         registered: the groups that torch has registered, by name.
         registered_on: for each task (by number), the names that torch's registry of its thread has.
         groups: the process groups that the rank has made.
+        woken_by_threads: (task, event) of selectors; the event triggers once another thread of the rank has run.
         modules: its own instances of isolated modules, while another rank has the baton.
         pending: the `new_group` call under way; `call` is the record that each call of the rank fills in anew.
         world_record: its default group, with where its calls are noted.
@@ -132,6 +133,7 @@ class RankContext:
     registered_on: dict[int, dict[str, None]] = field(default_factory=dict)
     groups: list[Any] = field(default_factory=list)
     modules: dict[str, ModuleType] = field(default_factory=dict)
+    woken_by_threads: list[Any] = field(default_factory=list)
     pending: Any = None
     call: Any = None
     world_record: Any = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -46,6 +47,7 @@ def installed(sim: Simulation, servers: Servers) -> Iterator[None]:
     restore_plugins = _plugin_state()
     outer_world = c10d._world
     on_collection = gc.callbacks[:]
+    recursion_limit, on_thread_error = sys.getrecursionlimit(), threading.excepthook
     try:
         gc.callbacks.clear()  # they run on whichever rank allocates just then, and may read its clock there
         _install_stores(patches, sim, servers)
@@ -71,6 +73,8 @@ def installed(sim: Simulation, servers: Servers) -> Iterator[None]:
         c10d._world = outer_world
         restore_plugins()
         gc.callbacks[:] = on_collection
+        sys.setrecursionlimit(recursion_limit)
+        threading.excepthook = on_thread_error
 
 
 def _keep_device_guard() -> None:

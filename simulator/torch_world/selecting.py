@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from simulator.engine.scheduler import Wait
+from simulator.torch_world.context import RankContext
 from simulator.torch_world.patches import Patches
 from simulator.torch_world.simulation import Simulation
 
@@ -31,17 +32,27 @@ def _waiting(sim: Simulation, real: Callable[..., Any]) -> Callable[..., Any]:
         context = sim.here()
         if context is None:
             return real(self, timeout)
-        scheduler = sim.scheduler
-        deadline_s = None if timeout is None else scheduler.env.now + max(0.0, timeout)
+        now = sim.scheduler.env.now
+        deadline_s = None if timeout is None else now + max(0.0, timeout)
         ready = real(self, 0)
-        while not ready and (deadline_s is None or scheduler.env.now < deadline_s):
-            alone = sum(task.alive for task in context.tasks) == 1
-            if alone and deadline_s is not None:
-                text = f"select({timeout:g})"
-                scheduler.sleep(deadline_s - scheduler.env.now, Wait("sleep", text, sim.sites.capture(0)))
+        while not ready and (deadline_s is None or sim.scheduler.env.now < deadline_s):
+            if len(self.get_map()) > 1:
+                sim.scheduler.poll("a selector")  # real files or sockets, whose other end is not simulated
             else:
-                scheduler.poll("a selector")
+                _wait_for_own_threads(sim, context, deadline_s)
             ready = real(self, 0)
         return ready
 
     return select
+
+
+def _wait_for_own_threads(sim: Simulation, context: RankContext, deadline_s: float | None) -> None:
+    """One file only: the pipe by which an event loop's own threads wake it. Nobody else can."""
+    env, woken = sim.scheduler.env, sim.scheduler.event()
+    mine = (sim.scheduler.current, woken)
+    context.woken_by_threads.append(mine)
+    until = woken if deadline_s is None else env.any_of([woken, env.timeout(deadline_s - env.now)])
+    text = "select() without a time-out" if deadline_s is None else f"select() until {deadline_s:g} s"
+    sim.scheduler.wait(until, Wait("lock" if deadline_s is None else "sleep", text, sim.sites.capture(1)))
+    if mine in context.woken_by_threads:
+        context.woken_by_threads.remove(mine)

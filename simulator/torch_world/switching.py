@@ -69,6 +69,8 @@ class Switching:
     def __call__(self, old: Task | None, new: Task | None) -> None:
         before: RankContext | None = None if old is None else old.owner
         after: RankContext | None = None if new is None else new.owner
+        if before is not None and before.woken_by_threads:
+            _wake_selectors(before, old)
         if before is not after:
             if before is not None:
                 self._read(before.saved)
@@ -129,6 +131,13 @@ class Switching:
         entered = None if after is None else after.process.cwd
         if left != entered:
             os.chdir(entered or self._outside["cwd"])
+
+
+def _wake_selectors(context: RankContext, ran: Task | None) -> None:
+    """A thread has run and may have woken an event loop of its rank, through a real pipe."""
+    for waiting in [pair for pair in context.woken_by_threads if pair[0] is not ran]:
+        context.woken_by_threads.remove(waiting)
+        waiting[1].succeed()
 
 
 def _follow_registry(known: dict[str, None], context: RankContext) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -11,11 +13,15 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from simulator import Cluster, SimulationFailed, UsageError, Verdict, simulate
+from simulator import Cluster, ClusterOptions, Limits, SimulationFailed, UsageError, Verdict, simulate
 
 
 def nothing(rank: int) -> int:
     return rank
+
+
+async def lazy(rank: int) -> None:
+    raise AssertionError("nobody awaits it")
 
 
 def everybody_meets(rank: int) -> float:
@@ -41,6 +47,23 @@ def everybody_meets(rank: int) -> float:
         (lambda: Cluster().launch(nothing, ranks=4, world_size=2), "world_size=2: rank 3 needs a world of 4"),
         (lambda: Cluster(nodes=2, gpus_per_node=2).launch(nothing, ranks=5), "rank 4 does not fit: 2 nodes x 2 GPUs"),
         (lambda: Cluster().launch(nothing, ranks=1 << 17), "at most 65536 ranks can be simulated"),
+        (lambda: Cluster(seed="abc"), "seed='abc': give a whole number"),
+        (lambda: Cluster(seed=-1), "seed=-1: give 0 or more"),
+        (lambda: Cluster(isolate="mypkg"), "isolate='mypkg': give a sequence of module names"),
+        (lambda: Cluster(isolate=("torch",)), "isolate 'torch': name a module of your own"),
+        (lambda: Cluster(isolate=("*",)), "isolate '*': name a module of your own"),
+        (lambda: Cluster(limits=3), "limits=3: give Limits"),
+        (lambda: Cluster(policy=5), "policy=5: give a function"),
+        (lambda: Cluster(ClusterOptions(), seed=3), "seed: give either ClusterOptions or single options, not both"),
+        (lambda: Limits(spin_wall_s=-1), "spin_wall_s=-1: give a number above 0"),
+        (lambda: Cluster().launch(nothing, ranks="2"), "ranks='2': launch at least one rank"),
+        (lambda: Cluster().launch(nothing, ranks=2, at_s=float("inf")), "at_s=inf: a start time is 0 or later"),
+        (lambda: Cluster().launch(nothing, ranks=2, args=5), "args=5: give a list or tuple of arguments"),
+        (lambda: Cluster().launch(nothing, ranks=2, env={1: "x"}), "give texts by name"),
+        (lambda: Cluster().launch(nothing, ranks=2, world_size=4.5), "world_size=4.5: give a whole number"),
+        (lambda: Cluster().launch(lazy, ranks=2), "only makes a coroutine or generator when it is called"),
+        (lambda: Cluster().launch(nothing, ranks=2).recover(nothing, ranks=[1, 1]), "give whole numbers, each once"),
+        (lambda: Cluster().launch(nothing, ranks=2).recover(nothing, ranks=(1.0,)), "give whole numbers, each once"),
         (
             lambda: Cluster().launch(nothing, ranks=4).join(nothing, ranks=2, rank_offset=3),
             "ranks 3 are live already: give rank_offset=4 or higher",
@@ -159,3 +182,32 @@ def test_joiners_meet_a_serving_cohort_over_its_store() -> None:
     outcome = Cluster().launch(serve, ranks=2).join(join, ranks=1, rank_offset=2, at_s=3.0).run().raise_if_bad()
     assert outcome.results == {0: b"from 2", 1: b"from 2", 2: "3"}
     assert outcome.virtual_s == 3.0
+
+
+def test_a_slot_is_recovered_only_after_its_process_has_ended() -> None:
+    """The run is refused, and nothing is left behind."""
+
+    def sleeper(rank: int) -> None:
+        time.sleep(10.0)
+
+    before = threading.active_count()
+    with pytest.raises(UsageError, match="rank 1 is still alive at 1 s"):
+        Cluster().launch(sleeper, ranks=2).recover(nothing, ranks=[1], at_s=1.0).run()
+    assert threading.active_count() == before
+
+
+def test_an_exception_that_cannot_be_printed_is_an_exception_of_the_rank() -> None:
+    """Its type stands in the report."""
+
+    class Unprintable(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("nope")
+
+    def program(rank: int) -> None:
+        dist.init_process_group("gloo")
+        if rank == 1:
+            raise Unprintable
+        dist.barrier()
+
+    outcome = simulate(program, 2)
+    assert outcome.findings[0].title == "rank 1 ended with Unprintable: <unprintable>"

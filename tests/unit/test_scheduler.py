@@ -167,13 +167,26 @@ def test_a_task_that_never_blocks_is_stopped_with_its_frame(carrier: str) -> Non
 
 
 def test_an_error_of_the_engine_itself_comes_out_of_run() -> None:
-    """A policy that fails is a fault of the simulator, not of a rank."""
+    """A quiescence handler that fails is a fault of the simulator, not of a rank."""
 
-    def broken(ready: object) -> int:
-        raise ZeroDivisionError("policy")
+    def broken() -> bool:
+        raise ZeroDivisionError("handler")
 
-    with pytest.raises(ZeroDivisionError, match="policy"):
-        run(*[lambda s: s.sleep(1.0)] * 2, policy=broken)
+    with pytest.raises(ZeroDivisionError, match="handler"):
+        run(lambda s: s.wait(s.event(), Wait("x", "never")), on_quiescent=broken)
+
+
+@pytest.mark.parametrize("answer", [None, 999, -1, True, "x", 0.5])
+def test_a_policy_that_names_no_ready_task_is_refused(answer: object) -> None:
+    """The message says what was returned and what would do."""
+    with pytest.raises(UsageError, match=r"the policy returned .*: give an index below 2"):
+        run(*[lambda s: s.sleep(1.0)] * 2, policy=lambda ready: answer)
+
+
+def test_a_policy_that_raises_is_refused() -> None:
+    """Its own error is named."""
+    with pytest.raises(UsageError, match="the policy raised ZeroDivisionError"):
+        run(*[lambda s: s.sleep(1.0)] * 2, policy=lambda ready: 1 // 0)
 
 
 def test_a_policy_chooses_among_the_ready_tasks(carrier: str) -> None:

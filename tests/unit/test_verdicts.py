@@ -5,6 +5,8 @@ The correct ones matter as much as the wrong ones: a checker that cries wolf is 
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import threading
 import time
@@ -291,7 +293,7 @@ def test_the_store_barrier_of_a_skipped_call() -> None:
         (lambda rank: dist.all_reduce(ones().to(torch.float64 if rank else torch.float32)), "dtype"),
         (lambda rank: dist.all_reduce(ones(), op=[dist.ReduceOp.SUM, dist.ReduceOp.MAX][rank]), "reduce op"),
         (lambda rank: dist.broadcast(ones(), src=rank), "root (group rank)"),
-        (lambda rank: dist.barrier() if rank else dist.all_reduce(ones()), "op, reduce op, dtype, elements"),
+        (lambda rank: dist.barrier() if rank else dist.all_reduce(ones()), "op"),
     ],
 )
 def test_arguments_that_differ_are_shown_side_by_side(call: Any, differs: str) -> None:
@@ -422,6 +424,88 @@ def test_a_send_to_a_rank_outside_the_group_is_the_users_exception() -> None:
     outcome = simulate(program, 4)
     assert outcome.verdict is Verdict.EXCEPTION
     assert outcome.findings[0].ranks("raised") == (2, 3)
+
+
+def test_tags_that_differ_are_the_cause() -> None:
+    """Both tags stand in the report."""
+
+    def program(rank: int) -> None:
+        gloo()
+        if rank == 0:
+            dist.send(ones(), 1, tag=7)
+        else:
+            dist.recv(ones(), 0, tag=8)
+
+    finding = one(simulate(program, 2), Verdict.DEADLOCK)
+    assert finding.cause == "the tags differ: rank 0 sends with tag 7, rank 1 receives with tag 8"
+    assert {"send to rank 1 tag 7", "recv from rank 0 tag 8"} <= {
+        part for side in finding.sides for part in (side.doing.removeprefix("waits in ").split(" on ")[0],)
+    }
+
+
+def test_a_skipped_new_group_is_told_as_such() -> None:
+    """The creation that cannot complete comes first, with who skipped which call."""
+
+    def program(rank: int) -> None:
+        gloo()
+        tp = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+        dp = [dist.new_group(ranks) for ranks in ([0, 2], [1, 3]) if not (rank == 3 and ranks == [0, 2])]
+        for group in (tp[rank // 2], dp[-1] if rank % 2 else dp[0]):
+            dist.all_reduce(ones(), group=group)
+
+    finding = simulate(program, 4).findings[0]
+    assert finding.title.startswith("creation of group '#")
+    assert finding.group_ranks == (1, 3)
+    assert "rank 3 has skipped new_group([0, 2])" in finding.cause
+    assert "new_group calls in the same order" in finding.remedy
+
+
+def test_ranks_that_wait_elsewhere_stand_beside_a_mismatch() -> None:
+    """A second bug is not lost behind the first."""
+
+    def program(rank: int) -> None:
+        gloo()
+        group = dist.new_group([1, 2])
+        if rank == 0:
+            dist.send(ones(), 1)
+        else:
+            dist.all_reduce(ones(rank), group=group)
+
+    finding = one(simulate(program, 3), Verdict.MISMATCH)
+    assert finding.ranks("also waiting") == (0,)
+
+
+def test_an_event_loop_that_nobody_wakes_is_the_missing_rank() -> None:
+    """asyncio waits without a time-out; its peers wait in a barrier."""
+
+    def program(rank: int) -> None:
+        gloo()
+
+        async def main() -> None:
+            if rank == 1:
+                await asyncio.Event().wait()
+            await asyncio.to_thread(dist.barrier)
+
+        asyncio.run(main())
+
+    finding = simulate(program, 3).findings[0]
+    assert (finding.kind, finding.missing) == (Verdict.DEADLOCK, (1,))
+
+
+def test_a_peer_that_comes_too_late_is_named() -> None:
+    """The rank went on after its time-out; the report says who was late."""
+
+    def program(rank: int) -> None:
+        gloo(timeout_s=30)
+        if rank == 1:
+            time.sleep(100)
+            return
+        with contextlib.suppress(RuntimeError):
+            dist.barrier()
+
+    finding = one(simulate(program, 2), Verdict.TIMEOUT)
+    assert (finding.ranks("timed out"), finding.ranks("late")) == ((0,), (1,))
+    assert "barrier on group 'WORLD' seq 0 timed out on rank 0 at 30 s" in finding.title
 
 
 # -- the report as text ----------------------------------------------------------------------------------------------
