@@ -49,7 +49,7 @@ def _neighbours(job: Job) -> tuple[str, ...]:
     """
     if job.as_module:
         top = job.target.partition(".")[0]
-        return () if top in NEVER_ISOLATED else (top,)
+        return (top,) if top.isidentifier() and top not in NEVER_ISOLATED else ()
     folder = os.path.dirname(os.path.realpath(job.target))
     names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
     modules = [

@@ -60,7 +60,7 @@ class Patches:
 def _exchange(by_identity: dict[int, Any]) -> None:
     wanted = set(by_identity)
     for names in _namespaces():
-        if not wanted.isdisjoint(map(id, names.values())):
+        if not wanted.isdisjoint(map(id, list(names.values()))):
             for name, value in list(names.items()):
                 if id(value) in wanted:
                     names[name] = by_identity[id(value)]

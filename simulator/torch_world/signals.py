@@ -40,6 +40,8 @@ def install_signals(patches: Patches, sim: Simulation) -> None:
         "signal": _set_handler,
         "getsignal": lambda context, real, number: _handler(context, number),
         "raise_signal": lambda context, real, number: kill(context, real, context.pid, number),
+        "set_wakeup_fd": lambda context, real, fd, warn_on_full_buffer=True: -1,
+        "siginterrupt": lambda context, real, number, flag: None,
         "alarm": lambda context, real, seconds: 0,
         "setitimer": lambda context, real, which, seconds, interval=0.0: (0.0, 0.0),
     }

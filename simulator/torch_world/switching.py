@@ -9,6 +9,7 @@ deterministic algorithms, `sys.stdout`, the locale); threads outside the ranks s
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 import threading
@@ -38,6 +39,7 @@ _SLOTS: tuple[tuple[dict[str, Any], str], ...] = (
     (vars(warnings), "showwarning"),
     (vars(warnings), "_showwarnmsg_impl"),
     (sys.modules, "__main__"),
+    (vars(importlib._bootstrap), "_module_locks"),
 )
 """Names of which each rank has its own value. Reached through the dictionaries: this runs at each change of rank."""
 _SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
@@ -117,6 +119,8 @@ class Switching:
         """A rank starts as its launcher is, with lists of its own."""
         saved.update(self._outside)
         own = {"_world": context.world, "_backend": None, "_default_pg_init_method": None, "_data": context.env}
+        if self._modules.used:
+            own["_module_locks"] = {}  # a rank that waits in an import of its own does not keep others from theirs
         saved["slots"] = [
             own.get(name, list(value) if isinstance(value, list) else value)
             for (_, name), value in zip(_SLOTS, self._outside["slots"], strict=True)

@@ -1,6 +1,6 @@
 """Threads that a rank starts belong to that rank; each rank has a main thread of its own.
 
-Not modelled: asyncio's selector, sockets, pipes and sub-processes, which block for real; threads started below
+Not modelled: sockets, pipes and sub-processes, which block for real; threads started below
 `threading` (`_thread.start_new_thread`, C++), which are no part of the simulation. Names and identities of threads are
 those of the simulator's.
 """
@@ -15,6 +15,7 @@ from typing import Any
 from simulator.engine.errors import RankEnded
 from simulator.engine.scheduler import Task, Wait
 from simulator.torch_world.context import RankContext
+from simulator.torch_world.event_loops import install_event_loops
 from simulator.torch_world.locks import install_locks
 from simulator.torch_world.patches import Patches
 from simulator.torch_world.polling import looked
@@ -27,6 +28,7 @@ def install_threads(patches: Patches, sim: Simulation) -> None:
     _install_start(patches, sim)
     _install_join(patches, sim)
     _install_lists(patches, sim)
+    install_event_loops(patches, sim)
     patches.follow_imports()
 
 

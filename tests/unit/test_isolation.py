@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from simulator import simulate
+from simulator.engine.scheduler import Limits
 
 
 def _enter(mode: Any) -> None:
@@ -102,6 +105,19 @@ def test_each_rank_has_a_world_of_its_own() -> None:
     assert not dist.is_initialized()
     assert dist.group.WORLD is None
     assert c10d._world.pg_names == {}
+
+
+def test_an_isolated_module_may_wait_while_it_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each rank imports its own instance, and the import meets the other ranks."""
+    source = "import torch.distributed as dist\ndist.init_process_group('gloo')\ndist.barrier()\nRANK = dist.get_rank()\n"
+    (tmp_path / "hangcheck_meets_at_import.py").write_text(source)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def body(rank: int) -> int:
+        return importlib.import_module("hangcheck_meets_at_import").RANK
+
+    outcome = simulate(body, 3, isolate=["hangcheck_meets_at_import"], limits=Limits(spin_wall_s=1))
+    assert outcome.raise_if_bad().results == {0: 0, 1: 1, 2: 2}
 
 
 def test_default_dtype_is_a_ranks_own_in_its_threads() -> None:

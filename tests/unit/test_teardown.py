@@ -83,6 +83,7 @@ def state_of_the_process() -> dict[str, Any]:
         "path": list(sys.path),
         "arguments": list(sys.argv),
         "main": id(sys.modules["__main__"]),
+        "import locks": id(vars(importlib._bootstrap)["_module_locks"]),
         "excepthooks": (sys.excepthook, threading.excepthook, sys.unraisablehook),
         "filters": list(warnings.filters),
         "streams": (sys.stdin, sys.stdout, sys.stderr),
@@ -120,7 +121,7 @@ def _busy(rank: int) -> None:
     sys.argv.append("--leak")
     sys.path.insert(0, "/leak")
     warnings.simplefilter("ignore")
-    sys.excepthook = print  # type: ignore[assignment]
+    sys.excepthook = lambda *error: None
     random.seed(rank)
     np.random.seed(rank)
     torch.manual_seed(rank)
@@ -304,10 +305,10 @@ def test_real_gloo_of_two_processes_works_after_a_simulation(tmp_path: Any) -> N
         "t.simulate(t._deadlocked, 2)\n"
         "print(t._real_group(sys.argv[1], 1, 2))\n"
     )
-    other = subprocess.Popen([sys.executable, "-c", script, path], stdout=subprocess.PIPE, text=True)
-    simulate(_deadlocked, 2)
-    assert _real_group(path, 0, 2) == 3.0
-    assert other.communicate(timeout=60)[0] == "3.0\n"
+    with subprocess.Popen([sys.executable, "-c", script, path], stdout=subprocess.PIPE, text=True) as other:
+        simulate(_deadlocked, 2)
+        assert _real_group(path, 0, 2) == 3.0
+        assert other.communicate(timeout=60)[0] == "3.0\n"
 
 
 def test_a_real_group_survives_a_simulation(tmp_path: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
 import logging
 import queue
@@ -37,7 +38,7 @@ def in_a_thread(target: Callable[[], Any], **options: Any) -> threading.Thread:
     return thread
 
 
-# -- each primitive, in virtual time ---------------------------------------------------------------------------------
+# -- each primitive, in virtual time ------------------------------------------------------------------------------
 
 
 def test_a_lock_blocks_in_virtual_time() -> None:
@@ -217,7 +218,7 @@ def test_timers_fire_in_virtual_time() -> None:
     assert results(body) == both([2.0, 5.0])
 
 
-# -- the life of a thread --------------------------------------------------------------------------------------------
+# -- the life of a thread -----------------------------------------------------------------------------------------
 
 
 def test_join_waits_in_virtual_time() -> None:
@@ -312,7 +313,53 @@ def test_threads_start_threads() -> None:
     assert results(body) == {0: [4000], 1: [4001]}
 
 
-# -- what a rank sees of threads -------------------------------------------------------------------------------------
+# -- asyncio ------------------------------------------------------------------------------------------------------
+
+
+def test_asyncio_sleeps_in_virtual_time() -> None:
+    """Tasks of one loop, time-outs, and other ranks in between."""
+
+    async def main(rank: int) -> list[float]:
+        woken: list[float] = []
+
+        async def nap(seconds: float) -> None:
+            await asyncio.sleep(seconds)
+            woken.append(time.monotonic())
+
+        await asyncio.gather(nap(3600), nap(1), nap(0))
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.Event().wait(), timeout=60)
+        return [*woken, asyncio.get_running_loop().time()]
+
+    assert results(lambda rank: asyncio.run(main(rank))) == both([0.0, 1.0, 3600.0, 3660.0])
+
+
+def test_asyncio_waits_for_threads_of_the_rank() -> None:
+    """Jobs in the loop's pool may block in collectives; results come back into the loop."""
+
+    async def main(rank: int) -> tuple[float, float]:
+        total = torch.ones(1) * (rank + 1)
+        await asyncio.to_thread(dist.all_reduce, total)
+        await asyncio.gather(*(asyncio.to_thread(time.sleep, 5) for _ in range(3)))
+        return total.item(), time.monotonic()
+
+    def body(rank: int) -> tuple[float, float]:
+        dist.init_process_group("gloo")
+        return asyncio.run(main(rank))
+
+    assert results(body) == both((3.0, 5.0))
+
+
+def test_a_coroutine_that_waits_for_ever_is_a_deadlock() -> None:
+    """Nobody is left who could wake the loop."""
+
+    async def main() -> None:
+        await asyncio.Event().wait()
+
+    assert simulate(lambda rank: asyncio.run(main()), 2).verdict is Verdict.DEADLOCK
+
+
+# -- what a rank sees of threads ----------------------------------------------------------------------------------
 
 
 def test_each_rank_has_a_main_thread_of_its_own() -> None:
@@ -378,7 +425,7 @@ def test_a_logger_may_be_used_in_all_ranks(caplog: pytest.LogCaptureFixture) -> 
     ]
 
 
-# -- hangs -----------------------------------------------------------------------------------------------------------
+# -- hangs --------------------------------------------------------------------------------------------------------
 
 
 def _two_locks_in_opposite_order(rank: int) -> None:
@@ -442,7 +489,7 @@ def test_a_wait_with_a_time_out_is_no_deadlock() -> None:
     assert results(body) == both((False, 3600.0))
 
 
-# -- outside the ranks -----------------------------------------------------------------------------------------------
+# -- outside the ranks --------------------------------------------------------------------------------------------
 
 
 def test_what_a_rank_made_is_usable_after_the_run() -> None:
@@ -495,6 +542,28 @@ def test_foreign_threads_see_the_real_thing() -> None:
     results(body, limits=Limits(spin_wall_s=5))
     watcher.join()
     assert seen == [type(threading.Lock()), queue.SimpleQueue, True, True, False]
+
+
+def test_a_rank_that_blocks_for_real_is_given_up() -> None:
+    """On a lock from before the run, say. Its thread ends at the first call that it makes once it is free."""
+    lock, went_on = threading.Lock(), []
+    before = set(threading.enumerate())
+
+    def body(rank: int) -> None:
+        if rank == 0:
+            with lock:
+                time.sleep(0)
+                went_on.append(rank)
+        dist.init_process_group("gloo")
+
+    with lock:
+        outcome = simulate(body, 2, limits=Limits(spin_wall_s=0.3))
+    assert outcome.verdict is Verdict.LIVELOCK
+    assert "blocks in something that is not simulated" in outcome.report()
+    while set(threading.enumerate()) - before:
+        time.sleep(0.001)
+    assert went_on == []
+    assert not lock.locked()
 
 
 @pytest.mark.parametrize("body", [_two_locks_in_opposite_order, _joins_a_thread_that_waits, lambda rank: None])
