@@ -59,6 +59,7 @@ class Run:
             on_tick=options.on_tick,
         )
         self._sim = Simulation(self._scheduler, nodes)
+        self._sim.has_joiners = any(cohort.kind != "launch" for cohort in cohorts)
         self._sim.probe_watch = ProbeWatch(self._sim, probes=options.probe_functions, crash=options.probe_crash)
         self._servers = Servers(self._sim)
         if options.agent_store is not None:

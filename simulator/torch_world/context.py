@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import count
 from types import ModuleType
 from typing import Any
 
@@ -87,6 +88,8 @@ class OwnProcess:
         handlers: signal handlers, by number.
         exit_hooks: what was registered with `atexit`: function, arguments, keywords.
         entropy: what `os.urandom` draws from.
+        thread_numbers: of its threads without a name.
+        pool_numbers: of its thread pools without a name.
     """
 
     cwd: str | None = None
@@ -94,6 +97,8 @@ class OwnProcess:
     handlers: dict[int, Any] = field(default_factory=dict)
     exit_hooks: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = field(default_factory=list)
     entropy: random.Random | None = None
+    thread_numbers: Iterator[int] = field(default_factory=lambda: count(1))
+    pool_numbers: Iterator[int] = field(default_factory=count)
 
 
 @dataclass(slots=True, eq=False)

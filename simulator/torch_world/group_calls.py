@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 from torch.distributed import distributed_c10d as c10d
@@ -23,70 +24,55 @@ from simulator.torch_world.simulation import Simulation
 
 @dataclass(slots=True)
 class PendingGroup:
-    """A `new_group` call under way on one rank. `ranks` and `name` are known once torch has checked the list."""
+    """A `new_group` call under way on one rank; the rank fills in the same object anew at each call."""
 
     desc: str = ""
     backend: str = ""
-    local_sync: bool = False
     options: Any = None
     stack: Stack = ()
     ranks: tuple[int, ...] | None = None
     name: str = "0"
     slot: GroupSlot | None = None
 
+    def read(self, frame: FrameType, ranks: list[int]) -> PendingGroup:
+        """Take what `_new_group_with_tag` was given from its frame, and the list as torch has sorted it."""
+        given = frame.f_locals
+        self.desc, self.backend = given.get("group_desc") or "", str(given.get("backend") or "")
+        self.options, self.ranks = given.get("backend_options"), tuple(ranks)
+        return self
+
 
 def install_group_calls(patches: Patches, sim: Simulation) -> None:
     """Watch `new_group`, and keep torch's registry of groups per rank."""
-    _watch_calls(patches, sim)
     _watch_names(patches, sim)
+    _watch_calls(patches, sim)
     _watch_registry(patches, sim)
 
 
 def _watch_calls(patches: Patches, sim: Simulation) -> None:
-    """Called a million times in a large bring-up: the rank's own record of its call is used again and again."""
-    real, here, of_frame = c10d._new_group_with_tag, sim.scheduler.here, sim.sites.of_frame
+    """What `_watch_names` cannot see: calls that end before a name is asked for, and what a call gives a joiner."""
+    real = c10d._new_group_with_tag
 
-    def _new_group_with_tag(
-        ranks: Any = None,
-        timeout: Any = None,
-        backend: Any = None,
-        backend_options: Any = None,
-        pg_tag: Any = None,
-        use_local_synchronization: bool = False,
-        group_desc: Any = None,
-        **more: Any,
-    ) -> Any:
-        task = here()
-        if task is None:
-            return real(
-                ranks, timeout, backend, backend_options, pg_tag, use_local_synchronization, group_desc, **more
-            )  # fmt: skip
-        context: RankContext = task.owner
-        call: PendingGroup = context.call
-        call.desc, call.backend, call.local_sync = group_desc or "", backend or "", use_local_synchronization
-        call.options, call.stack = backend_options, of_frame(sys._getframe(1))
-        call.ranks = call.slot = None
-        context.pending = call
-        try:
-            result = real(
-                ranks, timeout, backend, backend_options, pg_tag, use_local_synchronization, group_desc, **more
-            )  # fmt: skip
-        finally:
-            context.pending = None
-        if context.joins or result is None:
-            _look_at_result(sim, context, call, ranks, result)
+    def _new_group_with_tag(*args: Any, **kwargs: Any) -> Any:
+        result = real(*args, **kwargs)
+        if result is None or sim.has_joiners:
+            _look_at_result(sim, result, args[0] if args else kwargs.get("ranks"), kwargs.get("group_desc") or "")
         return result
 
     patches.set(c10d, "_new_group_with_tag", _new_group_with_tag)
 
 
-def _look_at_result(sim: Simulation, context: RankContext, call: PendingGroup, ranks: Any, result: Any) -> None:
-    if result is None and call.local_sync and ranks:
-        # torch returned before it asked for a name: this rank is not in the list
-        call.ranks = tuple(sorted(ranks))
+def _look_at_result(sim: Simulation, result: Any, ranks: Any, desc: str) -> None:
+    context = sim.here()
+    if context is None:
+        return
+    call: PendingGroup = context.call
+    if result is None and ranks:
+        # local synchronisation, and this rank is not in the list: torch returned before it asked for a name
+        call.ranks, call.slot, call.desc, call.stack = tuple(sorted(ranks)), None, desc, sim.sites.capture(1)
         if call.ranks[0] not in context.cohort_ranks:
             _check_cohort(sim, context, call)
-    if context.joins and call.slot is not None:
+    elif context.joins and call.slot is not None:
         call.slot.returned[context.rank] = _outcome(result)
 
 
@@ -97,25 +83,32 @@ def _outcome(result: Any) -> str:
 
 
 def _watch_names(patches: Patches, sim: Simulation) -> None:
-    """Called as often as new_group, so it does most of its work in one frame.
+    """Called a million times in a large bring-up, so it does most of its work in one frame.
 
-    The trace gets the calls of a list's members, and those that differ from what the first caller of the slot gave.
+    What the caller was given is read from its frame, and only where somebody will look at it. The trace gets the calls
+    of a list's members, and those that differ from what the first caller of the slot gave.
     """
-    real, here = c10d._process_group_name, sim.scheduler.here
+    real, here, of_frame = c10d._process_group_name, sim.scheduler.here, sim.sites.of_frame
+    new_group = c10d._new_group_with_tag.__code__
 
     def _process_group_name(ranks: Any, use_hashed_name: bool) -> str:
         name: str = real(ranks, use_hashed_name)
         task = here()
-        if task is None or task.owner.pending is None:
+        if task is None:
             return name
         context: RankContext = task.owner
-        call: PendingGroup = context.pending
-        call.name = name
+        frame = sys._getframe(1)
+        if frame.f_code is not new_group:
+            context.pending = None  # init_process_group or split_group
+            return name
+        call: PendingGroup = context.call
+        call.name, call.stack, call.slot = name, of_frame(frame.f_back), None
+        context.pending = call
         if context.outsiders is not None or ranks[0] not in context.cohort_ranks:
-            call.ranks = tuple(ranks)
+            call.read(frame, ranks)
             _check_cohort(sim, context, call)
-        if call.local_sync:
-            call.ranks = tuple(ranks)
+        if use_hashed_name:
+            call.read(frame, ranks)
             sim.trace.add(sim.scheduler.env.now, context.rank, "new_group", call.desc, call.ranks, "local")
             return name
         default: Any = context.world.default_pg
@@ -125,23 +118,24 @@ def _watch_names(patches: Patches, sim: Simulation) -> None:
         slots, stacks = kept[2].slots, kept[3]
         index = len(stacks)
         stacks.append(call.stack)
-        slot = call.slot = slots[index] if index < len(slots) else _new_slot(slots, call, ranks)
-        call.ranks = slot.ranks
-        if slot.given != ranks:
-            call.ranks = slot.others[context.rank] = tuple(ranks)
-        elif context.rank not in slot.members:
+        slot = call.slot = slots[index] if index < len(slots) else _new_slot(slots, call.read(frame, ranks))
+        if slot.given == ranks and context.rank not in slot.members:
+            call.ranks = slot.ranks
             return name
+        call.read(frame, ranks)
+        if slot.given != ranks:
+            slot.others[context.rank] = tuple(ranks)
         sim.trace.add(sim.scheduler.env.now, context.rank, "new_group", call.desc, call.ranks, "world")
         return name
 
     patches.set(c10d, "_process_group_name", _process_group_name)
 
 
-def _new_slot(slots: list[GroupSlot], call: PendingGroup, ranks: list[int]) -> GroupSlot:
+def _new_slot(slots: list[GroupSlot], call: PendingGroup) -> GroupSlot:
+    assert call.ranks is not None
     extension = bool(getattr(getattr(call.options, "_settings", None), "is_extension", False))
-    slots.append(
-        GroupSlot(len(slots), tuple(ranks), call.desc, str(call.backend), extension, list(ranks), frozenset(ranks))
-    )
+    ranks = call.ranks
+    slots.append(GroupSlot(len(slots), ranks, call.desc, call.backend, extension, list(ranks), frozenset(ranks)))
     return slots[-1]
 
 

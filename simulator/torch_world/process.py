@@ -11,18 +11,21 @@ import atexit
 import os
 import sys
 from collections.abc import Callable
+from concurrent.futures import thread as pools
 from functools import partial
 from typing import Any
 
 from torch.distributed import distributed_c10d as c10d
 
 from simulator.engine.errors import RankEnded, UsageError
+from simulator.engine.scheduler import Wait
 from simulator.torch_world.context import RankContext
 from simulator.torch_world.hosts import install_hosts
 from simulator.torch_world.patches import Patches
 from simulator.torch_world.per_rank import per_rank
 from simulator.torch_world.signals import SIGABRT, install_signals
 from simulator.torch_world.simulation import Simulation
+from simulator.torch_world.threads import task_of
 
 
 def install_process(patches: Patches, sim: Simulation) -> None:
@@ -94,7 +97,7 @@ def _only_prints(hook: Any, context: RankContext) -> bool:
     """The hook that the rank found, or the one that torch puts around it to print the rank: the report says it."""
     found = context.process.excepthook
     inside = [cell.cell_contents for cell in getattr(hook, "__closure__", None) or ()]
-    return hook is found or (hook.__module__ == c10d.__name__ and found in inside)
+    return hook is found or (getattr(hook, "__module__", "") == c10d.__name__ and found in inside)
 
 
 def _attempt(hook: Callable[[], Any]) -> None:
@@ -110,10 +113,6 @@ def _attempt(hook: Callable[[], Any]) -> None:
 
 
 def _end_pool_workers(sim: Simulation, context: RankContext) -> None:
-    from concurrent.futures import thread as pools
-
-    from simulator.torch_world.threads import task_of
-
     for worker, jobs in list(pools._threads_queues.items()):
         task = task_of(worker)
         if task is not None and task.owner is context and task.alive:
@@ -124,8 +123,6 @@ def _end_pool_workers(sim: Simulation, context: RankContext) -> None:
 
 
 def _join_threads(sim: Simulation, context: RankContext) -> None:
-    from simulator.engine.scheduler import Wait
-
     for task in context.tasks:  # the list may grow while we wait
         if task is not sim.scheduler.current and not task.daemon:
             sim.scheduler.join(task, Wait("thread", f"its thread {task.name!r}, to end the process"))

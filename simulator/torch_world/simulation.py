@@ -23,6 +23,7 @@ class Simulation:
         self.trace = Trace()
         self.records = Records()
         self.contexts: dict[int, RankContext] = {}
+        self.has_joiners = False
         self.probe_watch: Callable[[str, Stack], None] | None = None
         self._until_next_group: list[Any] = []
 

@@ -1,21 +1,20 @@
 """Threads that a rank starts belong to that rank; each rank has a main thread of its own.
 
-Not modelled: sockets, pipes and sub-processes, which block for real; threads started below
-`threading` (`_thread.start_new_thread`, C++), which are no part of the simulation. Names and identities of threads are
-those of the simulator's.
+Not modelled: sockets, pipes and sub-processes, which block for real; threads started below `threading`
+(`_thread.start_new_thread`, C++), which are no part of the simulation. A rank's main thread has the simulator's name.
 """
 
 from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from simulator.engine.errors import RankEnded
 from simulator.engine.scheduler import Task, Wait
 from simulator.torch_world.context import RankContext
-from simulator.torch_world.event_loops import install_event_loops
 from simulator.torch_world.locks import install_locks
 from simulator.torch_world.patches import Patches
 from simulator.torch_world.polling import looked
@@ -25,10 +24,10 @@ from simulator.torch_world.simulation import Simulation
 def install_threads(patches: Patches, sim: Simulation) -> None:
     """Replace locks, and what starts, ends and lists threads."""
     install_locks(patches, sim)
+    _install_numbers(patches, sim)
     _install_start(patches, sim)
     _install_join(patches, sim)
     _install_lists(patches, sim)
-    install_event_loops(patches, sim)
     patches.follow_imports()
 
 
@@ -36,6 +35,23 @@ def task_of(thread: threading.Thread) -> Task | None:
     """The task of a thread that a rank has started."""
     task: Task | None = getattr(thread, "_hangcheck_task", None)
     return task
+
+
+def _install_numbers(patches: Patches, sim: Simulation) -> None:
+    """Threads and pools are numbered within their rank, as in a process of its own."""
+
+    def counter(real: Callable[[], int], own: Callable[[RankContext], Iterator[int]]) -> Callable[[], int]:
+        def number() -> int:
+            context = sim.here()
+            return real() if context is None else next(own(context))
+
+        return number
+
+    pools: Any = ThreadPoolExecutor
+    of_threads = counter(vars(threading)["_counter"], lambda context: context.process.thread_numbers)
+    of_pools = counter(pools._counter, lambda context: context.process.pool_numbers)
+    patches.set(threading, "_counter", of_threads)
+    patches.set(pools, "_counter", staticmethod(of_pools))
 
 
 def _install_start(patches: Patches, sim: Simulation) -> None:

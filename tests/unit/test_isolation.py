@@ -109,7 +109,7 @@ def test_each_rank_has_a_world_of_its_own() -> None:
 
 def test_an_isolated_module_may_wait_while_it_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each rank imports its own instance, and the import meets the other ranks."""
-    source = "import torch.distributed as dist\ndist.init_process_group('gloo')\ndist.barrier()\nRANK = dist.get_rank()\n"
+    source = "import torch.distributed as dist; dist.init_process_group('gloo'); dist.barrier(); RANK = dist.get_rank()"
     (tmp_path / "hangcheck_meets_at_import.py").write_text(source)
     monkeypatch.syspath_prepend(str(tmp_path))
 

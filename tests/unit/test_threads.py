@@ -489,6 +489,31 @@ def test_a_wait_with_a_time_out_is_no_deadlock() -> None:
     assert results(body) == both((False, 3600.0))
 
 
+def test_a_run_with_threads_can_be_repeated() -> None:
+    """Trace and report, to the last byte; threads and pools are numbered within their rank."""
+    names: list[str] = []
+
+    def body(rank: int) -> None:
+        with ThreadPoolExecutor(2) as pool:
+            pool.submit(lambda: names.append(threading.current_thread().name))
+        in_a_thread(lambda: (time.sleep(1), 1 / 0))
+        jobs: queue.Queue[int] = queue.Queue()
+        in_a_thread(jobs.get)
+        in_a_thread(jobs.join)
+        jobs.join()
+        threading.Event().wait()
+
+    hook, threading.excepthook = threading.excepthook, lambda args: None
+    try:
+        first, again = (simulate(body, 2) for _ in range(2))
+    finally:
+        threading.excepthook = hook
+    assert first.trace.to_text() == again.trace.to_text()
+    assert first.report() == again.report()
+    assert "[r1/Thread-2 (get)]" in first.report()
+    assert names == ["ThreadPoolExecutor-0_0"] * 4
+
+
 # -- outside the ranks --------------------------------------------------------------------------------------------
 
 
