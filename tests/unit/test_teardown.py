@@ -63,6 +63,12 @@ CHANGES_BY_ITSELF = {
 BACKEND_TABLES = ("_plugins", "backend_list", "default_device_backend_map", "backend_capability", "backend_type_map")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _everything_is_imported() -> None:
+    """The first simulation imports what is imported late: that stays."""
+    simulate(lambda rank: None, 1)
+
+
 def state_of_the_process() -> dict[str, Any]:
     """Everything that a simulation replaces or exchanges: names by identity, values by value."""
     state: dict[str, Any] = {}
@@ -193,7 +199,6 @@ ENDINGS = {
 def test_everything_is_as_it_was(ending: str) -> None:
     """Whatever the ranks did and however they ended; three runs in a row, and no thread is left."""
     body, verdict = ENDINGS[ending]
-    simulate(lambda rank: None, 1)  # imports what is imported late
     before, threads = state_of_the_process(), set(threading.enumerate())
     for _ in range(1 if ending == "spinning" else 3):
         assert simulate(body, 2, limits=Limits(spin_wall_s=0.5)).verdict is verdict
