@@ -20,6 +20,7 @@ from simulator.options import ClusterOptions
 from simulator.outcome import Outcome
 from simulator.records import Blocked, RankRecord
 from simulator.torch_world.affinity import on_one_cpu
+from simulator.torch_world.alone import only_simulation
 from simulator.torch_world.context import Node, RankContext
 from simulator.torch_world.group_calls import PendingGroup
 from simulator.torch_world.install import installed
@@ -77,7 +78,7 @@ class Run:
             SimulatorFault: a bug of the simulator.
         """
         ranks = sum(len(cohort.ranks) for cohort in self._cohorts)
-        with on_one_cpu(ranks >= ONE_CPU_FROM), installed(self._sim, self._servers):
+        with only_simulation(), on_one_cpu(ranks >= ONE_CPU_FROM), installed(self._sim, self._servers):
             try:
                 self._spawn()
                 end = self._scheduler.run()
@@ -171,11 +172,13 @@ class Run:
         self._sim.log("start", cohort.name)
         try:
             error = self._main(cohort, context, record)
+            if self._scheduler.over:
+                return  # it is being unwound, and stays what it was when the run ended
             leave_process(self._sim, context, error)
             record.status = record.status if error is not None else "ok"
         except RankEnded as ended:
             if self._scheduler.over:
-                return  # it is being unwound, and stays what it was when the run ended
+                return
             record.status, record.exit_code = ended.how, ended.code
             if ended.how == "exit" and ended.code == 0:
                 record.status = "ok"
@@ -184,17 +187,23 @@ class Run:
     def _main(self, cohort: Cohort, context: RankContext, record: RankRecord) -> BaseException | None:
         """The rank's function; what it raised, if anything."""
         try:
-            self._results[context.rank] = cohort.fn(context.rank, *cohort.args)
+            value = cohort.fn(context.rank, *cohort.args)
+            if not self._scheduler.over:
+                self._results[context.rank] = value
         except RankEnded:
             raise
-        except SystemExit as error:
-            _note_exit(record, error, self._sim)
-            return error
         except BaseException as error:
-            self._sim.sites.trim(error)
-            _note_exception(record, error, self._sim)
+            if not self._scheduler.over:
+                self._note_error(record, error)
             return error
         return None
+
+    def _note_error(self, record: RankRecord, error: BaseException) -> None:
+        if isinstance(error, SystemExit):
+            _note_exit(record, error, self._sim)
+        else:
+            self._sim.sites.trim(error)
+            _note_exception(record, error, self._sim)
 
     def _over(self, context: RankContext, record: RankRecord) -> None:
         """The rank's process is gone: its servers, its connections, its daemon threads."""

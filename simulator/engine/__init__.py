@@ -4,5 +4,6 @@ errors      what a user did wrong, what the simulator did wrong, and how a rank 
 site        where in user code a call was made
 trace       what happened, in order, as data
 carrier     how one task is suspended and another resumed (threads or greenlets)
+watchdog    the wall clock: a task that never blocks, and progress
 scheduler   which task runs next, at which virtual time, until when
 """

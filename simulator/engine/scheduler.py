@@ -155,6 +155,7 @@ class Scheduler:
         self._idle_steps = 0
         self.progress_count = 0
         self._draining = False
+        self._baton_is_out = False
         self._last: Task | None = None
         self._watchdog: Watchdog | None = None
         self._hub = greenlet.getcurrent()
@@ -443,6 +444,8 @@ class Scheduler:
     def drain(self) -> None:
         """Unwind, one after another, the tasks that are still alive. Their `finally` blocks run; waits raise."""
         self._draining = True
+        if self._baton_is_out:
+            self._take_back()
         for task in self.tasks:
             if task.alive and not task.abandoned:
                 task.ending = task.ending or RankEnded("killed")
@@ -456,11 +459,19 @@ class Scheduler:
         """Give the baton to `task` and wait until it comes back to the runner."""
         assert self._watchdog is not None
         if self._kind == "thread":
+            self._baton_is_out = True
             task.carrier.wake()
             self._watchdog.wait_finished()
+            self._baton_is_out = False
         else:
             with self._watchdog.from_beside():
                 task.carrier.wake()
+
+    def _take_back(self) -> None:
+        """The runner was interrupted (Control-C) while a task had the baton: get it back before anything else."""
+        assert self._watchdog is not None
+        self._watchdog.take_back()
+        self._baton_is_out = False
 
     def _spun(self) -> None:
         """Called by the watchdog's thread: the current task has not blocked for too long."""

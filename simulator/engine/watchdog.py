@@ -53,6 +53,11 @@ class Watchdog:
             self._done.release()
             beside.join()
 
+    def take_back(self) -> None:
+        """Wait a moment for the baton, and then give up the task that has it."""
+        if not self._done.acquire(timeout=_GRACE_S):
+            self._give_up()
+
     def _give_up(self) -> None:
         task = self._scheduler.current
         if task is None:

@@ -1,16 +1,24 @@
 """The only owner of torch's and Python's process-wide state while a simulation runs.
 
-patches        set attributes, and set them back
-context        what one simulated process has of its own
-simulation     one run: scheduler, contexts, records
-switching      which process-wide state is exchanged when another rank gets the baton
-modules        instances of modules that belong to one rank
-clock          time.*                        process        os, socket, signal, sys
-threads        threads and locks of a rank   randomness     random, numpy.random
-store          TCPStore, FileStore, HashStore, PrefixStore
-selecting      selectors, and so asyncio
-shared_memory  multiprocessing.shared_memory, one name space a node
-group_calls    new_group and the registry of groups
-mooncake_pg    stand-in for the module `mooncake.pg`
-install        puts all of it in place, and takes it away
+install          puts all of it in place, and takes it away
+alone            one simulation at a time in a process
+affinity         a large run keeps to one CPU
+patches          set attributes, follow those who imported them by name, and set everything back
+per_rank         replace a function by one that asks which rank calls
+simulation       one run: scheduler, contexts, records
+context          what one simulated process has of its own
+switching        which process-wide state is exchanged when another rank gets the baton
+modules          instances of modules that belong to one rank
+clock            time.*, with polling for loops that look again and again
+process          os and sys; hosts (names, addresses) and signals beside it
+selecting        selectors, and so asyncio
+threads          threads of a rank; locks and futures beside it
+randomness       random, numpy.random, os.urandom
+shared_memory    multiprocessing.shared_memory, one name space a node
+store            TCPStore and its kin: store_base, prefix_store, key_table, servers
+group_calls      new_group and the registry of groups
+meeting          where the members of a new group find each other
+accelerator      just enough of one for init_process_group(device_id=...) and split_group
+probe            topology probes, and the modelled crash
+mooncake_pg      stand-in for the module `mooncake.pg`; mooncake_host answers it
 """

@@ -62,6 +62,7 @@ def installed(sim: Simulation, servers: Servers) -> Iterator[None]:
         install_threads(patches, sim)
         install_futures(patches, sim)
         install_accelerator(patches, sim)
+        patches.follow_imports()
         _isolate_threads(True)
         yield
     finally:

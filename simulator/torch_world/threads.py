@@ -28,7 +28,6 @@ def install_threads(patches: Patches, sim: Simulation) -> None:
     _install_start(patches, sim)
     _install_join(patches, sim)
     _install_lists(patches, sim)
-    patches.follow_imports()
 
 
 def task_of(thread: threading.Thread) -> Task | None:

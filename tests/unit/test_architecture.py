@@ -152,3 +152,13 @@ def test_every_top_level_module_of_the_simulator_stands_on_its_map() -> None:
         parts = name.split(".")
         if parts[0] == "simulator" and len(parts) == 2 and parts[1] != "__main__":
             assert parts[1] in docstring, f"{name} is not on the map in simulator/__init__.py"
+
+
+@pytest.mark.parametrize("package", ["simulator.torch_world", "simulator.engine", "simulator.analysis"])
+def test_every_module_of_a_package_stands_on_its_map(package: str) -> None:
+    """The docstring of each package names its modules."""
+    docstring = ast.get_docstring(tree(package)) or ""
+    missing = [
+        name for name in modules() if name.rpartition(".")[0] == package and name.split(".")[-1] not in docstring
+    ]
+    assert missing == []
