@@ -55,20 +55,23 @@ def _watch_calls(patches: Patches, sim: Simulation) -> None:
 
     def _new_group_with_tag(*args: Any, **kwargs: Any) -> Any:
         result = real(*args, **kwargs)
-        if result is None or sim.has_joiners:
-            _look_at_result(sim, result, args[0] if args else kwargs.get("ranks"), kwargs.get("group_desc") or "")
+        local = kwargs.get("use_local_synchronization", False)
+        if local or sim.has_joiners:
+            ranks = args[0] if args else kwargs.get("ranks")
+            _look_at_result(sim, result, ranks if local else None, kwargs.get("group_desc") or "")
         return result
 
     patches.set(c10d, "_new_group_with_tag", _new_group_with_tag)
 
 
 def _look_at_result(sim: Simulation, result: Any, ranks: Any, desc: str) -> None:
+    """`ranks`: the list of a call with local synchronisation, else None."""
     context = sim.here()
     if context is None:
         return
     call: PendingGroup = context.call
-    if result is None and ranks:
-        # local synchronisation, and this rank is not in the list: torch returned before it asked for a name
+    if ranks and context.rank not in ranks:
+        # local synchronisation without this rank: torch returns before it asks for a name (None, or from 2.14 on -100)
         call.ranks, call.slot, call.desc, call.stack = tuple(sorted(ranks)), None, desc, sim.sites.capture(1)
         if call.ranks[0] not in context.cohort_ranks:
             _check_cohort(sim, context, call)
