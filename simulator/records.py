@@ -144,7 +144,6 @@ class Blocked:
     text: str
     stack: Stack
     what: object
-    explicit_deadline: bool
 
 
 @dataclass(slots=True)

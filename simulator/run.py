@@ -242,10 +242,10 @@ class Run:
 
     def _blocked(self) -> tuple[Blocked, ...]:
         return tuple(
-            Blocked(t.owner.rank, t.name, t.wait.kind, t.wait.text, t.wait.stack, t.wait.what,
-                    t.wait.deadline_is_explicit)
-            for t in self._scheduler.tasks if t.alive and t.wait is not None
-        )  # fmt: skip
+            Blocked(t.owner.rank, t.name, t.wait.kind, t.wait.text, t.wait.stack, t.wait.what)
+            for t in self._scheduler.tasks
+            if t.alive and t.wait is not None
+        )
 
 
 def _note_exit(record: RankRecord, error: SystemExit, sim: Simulation) -> None:

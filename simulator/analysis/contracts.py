@@ -1,15 +1,15 @@
-"""The contract of new_group, cohorts and probes: what is wrong even if the installed torch got away with it."""
+"""The contract of new_group: calls that differ between ranks, or that some never make."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from simulator.analysis.facts import RunFacts, by_stack, final_blocked, grouped, listed, notes_of, spelled
+from simulator.analysis.facts import RunFacts, by_stack, final_blocked, grouped, listed, notes_of, some, spelled
 from simulator.analysis.findings import Certainty, Finding, Level, Side, Verdict
 from simulator.barrier_model import predict_store_barrier
 from simulator.engine.site import Stack
-from simulator.records import GroupSlot, Note, Records, WorldRecord
+from simulator.records import GroupSlot, Records, WorldRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ def _missing_call(world: WorldRecord, slots: Sequence[GroupSlot], records: Recor
         level=Level.CONTRACT,
         certainty=Certainty.SUSPECT if harmless else Certainty.CAUSE,
         title=f"new_group '{slot.desc or slot.index}' {spelled(slot.ranks)} is collective over all {world.size} ranks "
-        "of the default group, and some never call it" + (f" (nor {len(more)} more: {_some(more)})" if more else ""),
+        "of the default group, and some never call it" + (f" (nor {len(more)} more: {some(more)})" if more else ""),
         group=slot.desc or f"#{slot.index}",
         group_ranks=slot.ranks,
         sides=(*waiting, *missing),
@@ -141,11 +141,6 @@ def _absentees(absent: Sequence[int], outsiders: Sequence[int], records: Records
 def _kind(rank: int, records: Records, facts: RunFacts) -> str:
     record = records.ranks.get(rank)
     return facts.cohorts[record.cohort][0] if record is not None and record.cohort in facts.cohorts else ""
-
-
-def _some(names: Sequence[str], most: int = 6) -> str:
-    shown = ", ".join(names[:most])
-    return shown if len(names) <= most else f"{shown}, ..."
 
 
 def _why_missing(slot: GroupSlot, outsiders: Sequence[int], joiners: bool) -> str:
@@ -187,7 +182,7 @@ def _what_torch_does(slot: GroupSlot, world: WorldRecord, records: Records, fact
             "it gives each rank its own data back"
         )
     elif slot.returned:
-        then += f" ({_some(sorted(set(slot.returned.values())))})"
+        then += f" ({some(sorted(set(slot.returned.values())))})"
     barrier = f"; {_with_barrier(slot, world, records)}"
     return (
         f"torch {facts.torch_version} has no barrier after new_group (TORCH_DIST_INIT_BARRIER is not 1): "
@@ -278,137 +273,5 @@ def differing_calls(records: Records) -> list[Finding]:
             "groups means different groups on different ranks",
             remedy="let every rank create all lists in one order, members or not",
             at_other_level="the installed torch does not check this; a later group hangs, crosses or joins strangers",
-        )
-    ]
-
-
-# -- joiners and probes ------------------------------------------------------------------------------------------
-
-
-def wrong_ranks(records: Records, facts: RunFacts) -> list[Finding]:
-    """Joiners whose groups reach outside their cohort, and groups that silently run alone."""
-    return [*_outside(records, facts), *_alone(records), *_wrong_options(records)]
-
-
-def _outside(records: Records, facts: RunFacts) -> list[Finding]:
-    by_cohort: dict[str, list[Note]] = {}
-    for note in notes_of(records, "outside_cohort"):
-        by_cohort.setdefault(note.facts["cohort"], []).append(note)
-    return [_outside_of(notes, *facts.cohorts[cohort]) for cohort, notes in by_cohort.items()]
-
-
-def _outside_of(notes: Sequence[Note], kind: str, mine: Sequence[int]) -> Finding:
-    desc, ranks, outside = (notes[0].facts[name] for name in ("desc", "ranks", "outside"))
-    same = {n.rank: n.stack for n in notes if (n.facts["desc"], n.facts["ranks"]) == (desc, ranks)}
-    groups = sorted({n.facts["desc"] for n in notes})
-    if kind == "scale":
-        verb = "does" if len(outside) == 1 else "do"
-        cause = (
-            f"the list is not shifted by rank_offset={min(mine)}: it names {listed(outside)}, launched before, which "
-        )
-        cause += f"{verb} not create it"
-        remedy = "pass rank_offset on to this sub-group, so that its lists are those of the launch, shifted"
-    else:
-        cause = f"the list names none of the ranks that were launched together ({listed(mine)}): a rank_offset above 0 "
-        cause += "on ranks that do not join"
-        remedy = "use rank_offset=0 for every rank that is launched or recovers; only a scale joiner has an offset"
-    return Finding(
-        kind=Verdict.WRONG_RANKS,
-        level=Level.CONTRACT,
-        certainty=Certainty.CAUSE,
-        title=f"{listed(mine)} create group '{desc}' {spelled(ranks)}, which reaches outside their cohort"
-        + (f" (groups: {_some(groups)})" if len(groups) > 1 else ""),
-        group=desc,
-        group_ranks=ranks,
-        sides=tuple(by_stack("creating", f"new_group({spelled(ranks)})", same)),
-        cause=cause,
-        remedy=remedy,
-        at_other_level="a rank that is in none of its lists gets None or the non-member constant from new_group, and a "
-        "later collective on it runs on WORLD or does nothing",
-    )
-
-
-def _alone(records: Records) -> list[Finding]:
-    notes = notes_of(records, "local_only")
-    if not notes:
-        return []
-    first = notes[0]
-    group = first.facts["group"]
-    labels = list(dict.fromkeys(note.facts["group"].label for note in notes))
-    same = {n.rank: n.stack for n in notes if n.facts["group"].label == group.label}
-    return [
-        Finding(
-            kind=Verdict.WRONG_RANKS,
-            level=Level.TORCH,
-            certainty=Certainty.CAUSE,
-            title=f"group '{group.label}' {spelled(group.ranks)} silently runs alone on each of its ranks "
-            f"({len(labels)} groups: {_some(labels)})",
-            group=group.label,
-            group_ranks=group.ranks,
-            sides=tuple(by_stack("alone", f"new_group({spelled(group.ranks)})", same)),
-            cause="it was created with is_extension (recovered_rank=True), and no group of that name, with these first "
-            "ranks and this capacity, exists to attach to; Mooncake then falls back to local-only execution",
-            remedy="create it with recovered_rank=False, or create the group to attach to first, with the same "
-            "max_world_size",
-            at_other_level="new_group returns without an error and every collective gives the rank its own data back",
-        )
-    ]
-
-
-_OPTION_FAULTS = {
-    "not_attached": (
-        "it was created with recovered_rank=False (is_extension False): serving ranks would have to create it again",
-        "pass recovered_rank on to this sub-group of a recovering joiner",
-    ),
-    "reserves": (
-        "only WORLD grows in a scale-up; a joiner's other groups are fixed to its cohort",
-        "pass max_world_size=None to the model-parallel groups of a scale joiner",
-    ),
-}
-
-
-def _wrong_options(records: Records) -> list[Finding]:
-    """Mooncake options that do not go with the joiner's role."""
-    findings = []
-    for kind, (cause, remedy) in _OPTION_FAULTS.items():
-        notes = notes_of(records, kind)
-        if not notes:
-            continue
-        group = notes[0].facts["group"]
-        labels = list(dict.fromkeys(note.facts["group"].label for note in notes))
-        same = {n.rank: n.stack for n in notes if n.facts["group"].label == group.label}
-        findings.append(
-            Finding(
-                kind=Verdict.WRONG_RANKS,
-                level=Level.CONTRACT,
-                certainty=Certainty.CAUSE,
-                title=notes[0].text + (f" (groups: {_some(labels)})" if len(labels) > 1 else ""),
-                group=group.label,
-                group_ranks=group.ranks,
-                sides=tuple(by_stack("gave", f"new_group({spelled(group.ranks)})", same)),
-                cause=cause,
-                remedy=remedy,
-                at_other_level="the installed torch and Mooncake do not check this",
-            )
-        )
-    return findings
-
-
-def probes(records: Records, facts: RunFacts) -> list[Finding]:
-    """Topology probes on a cluster of one node."""
-    notes = notes_of(records, "probe")
-    if not notes:
-        return []
-    stacks = {note.rank: note.stack for note in notes}
-    return [
-        Finding(
-            kind=Verdict.UNNEEDED_PROBE,
-            level=Level.CONTRACT,
-            certainty=Certainty.CAUSE,
-            title=f"{notes[0].text} runs although the cluster has one node",
-            sides=tuple(by_stack("probing", notes[0].text, stacks)),
-            cause="the probe is a collective on the CPU group, and on one node its answer is known beforehand",
-            remedy="ask first whether the group has more than one rank and then whether the deployment has more than "
-            "one node, in that order, and probe only then",
         )
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from simulator.analysis import contracts
+from simulator.analysis import contracts, roles
 from simulator.analysis.deadlock import deadlocks
 from simulator.analysis.facts import RunFacts, final_blocked, grouped, is_consequence, listed, notes_of
 from simulator.analysis.findings import Certainty, Finding, Level, Side, Verdict
@@ -19,10 +19,10 @@ TIMEOUT_ERRORS = ("DistStoreError", "RuntimeError", "DistBackendError", "DistNet
 def diagnose(records: Records, facts: RunFacts) -> tuple[Finding, ...]:
     """Everything that is wrong with the run."""
     explained = [
-        *contracts.probes(records, facts),
+        *roles.probes(records, facts),
         *crashes(records, facts),
         *contracts.missing_calls(records, facts),
-        *contracts.wrong_ranks(records, facts),
+        *roles.wrong_ranks(records, facts),
         *exceptions(records),
         *mismatches(records),
     ]

@@ -57,6 +57,12 @@ def spelled(ranks: Sequence[int]) -> str:
     return f"[{listed(ranks).partition(' ')[2]}]" if list(ranks) == sorted(set(ranks)) else f"[{len(ranks)} ranks]"
 
 
+def some(names: Sequence[str], most: int = 6) -> str:
+    """The first few names, and dots if there are more."""
+    shown = ", ".join(names[:most])
+    return shown if len(names) <= most else f"{shown}, ..."
+
+
 def final_blocked(records: Records) -> tuple[Blocked, ...]:
     """What waited when the run ended; () if everything finished."""
     return records.final

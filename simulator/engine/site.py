@@ -9,7 +9,6 @@ import importlib.util
 import os
 import sys
 import sysconfig
-from collections.abc import Iterable
 from types import CodeType, FrameType, TracebackType
 from typing import NamedTuple
 
@@ -161,8 +160,3 @@ class SiteRecorder:
             return False
         in_stdlib = filename.startswith(self._stdlib) and "site-packages" not in filename
         return not in_stdlib
-
-
-def innermost(stack: Iterable[Frame]) -> Frame | None:
-    """The innermost user frame, if there is one."""
-    return next(iter(stack), None)
