@@ -19,7 +19,7 @@ Map of the code (imports go down only):
     fake_pg         the process groups of the simulated backends; work and monitored belong to it
     communicator    where the ranks of a group meet; collectives, collective_calls, arguments, backends below it
     barrier_model   simpy model of barriers: world, cohort, store, membership
-    records         plain data that a run leaves
+    records         plain data that a run leaves; memory_records beside it, for memory that ranks share
     engine/         scheduler, carriers, virtual clock, trace; knows nothing of torch
 """
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from simulator.engine.site import Stack
+from simulator.memory_records import MemoryLog
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +176,7 @@ class Records:
         worlds: the `new_group` calls, by default group.
         stalls: moments at which only time-outs were left, with what waited then.
         final: what waited when the run ended.
+        memory: what was done to memory that ranks share.
     """
 
     worlds: dict[str, WorldRecord] = field(default_factory=dict)
@@ -182,3 +184,4 @@ class Records:
     ranks: dict[int, RankRecord] = field(default_factory=dict)
     stalls: list[tuple[float, tuple[Blocked, ...]]] = field(default_factory=list)
     final: tuple[Blocked, ...] = ()
+    memory: MemoryLog = field(default_factory=MemoryLog)

@@ -14,6 +14,7 @@ process          os and sys; hosts (names, addresses) and signals beside it
 selecting        selectors, and so asyncio
 threads          threads of a rank; locks and futures beside it
 randomness       random, numpy.random, os.urandom
+device_memory    memory that ranks reach across: addresses, accesses, waits for a change
 shared_memory    multiprocessing.shared_memory, one name space a node
 store            TCPStore and its kin: store_base, prefix_store, key_table, servers
 group_calls      new_group and the registry of groups

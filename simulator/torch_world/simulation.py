@@ -11,6 +11,7 @@ from simulator.engine.site import SiteRecorder, Stack
 from simulator.engine.trace import Trace
 from simulator.records import Note, Records
 from simulator.torch_world.context import Node, RankContext
+from simulator.torch_world.device_memory import DeviceMemory
 
 
 class Simulation:
@@ -22,6 +23,7 @@ class Simulation:
         self.sites = SiteRecorder()
         self.trace = Trace()
         self.records = Records()
+        self.memory = DeviceMemory(self, self.records.memory)
         self.contexts: dict[int, RankContext] = {}
         self.has_joiners = False
         self.probe_watch: Callable[[str, Stack], None] | None = None

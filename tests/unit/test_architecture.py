@@ -16,15 +16,18 @@ TORCH_FREE = (
     "simulator.analysis",
     "simulator.report",
     "simulator.records",
+    "simulator.memory_records",
     "simulator.barrier_model",
 )
 MAY_IMPORT = {
     "simulator.engine": ("simulator.engine",),
     "simulator.barrier_model": (),
-    "simulator.records": ("simulator.engine", "simulator.records"),
+    "simulator.records": ("simulator.engine", "simulator.records", "simulator.memory_records"),
+    "simulator.memory_records": ("simulator.engine", "simulator.memory_records"),
     "simulator.analysis": (
         "simulator.engine",
         "simulator.records",
+        "simulator.memory_records",
         "simulator.barrier_model",
         "simulator.analysis",
     ),
