@@ -49,7 +49,7 @@ bench: $(STAMP)
 $(STAMP): pyproject.toml constraints.txt | $(BIN)/python
 	rm -f $(VENV)/.installed*
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet $(PIP_ARGS) $(CONSTRAINT) \
-		--editable '.[test,dev]' $(if $(TORCH),'torch==$(TORCH)')
+		--editable '.[test,dev,kernels]' $(if $(TORCH),'torch==$(TORCH)')
 	touch $@
 
 $(BIN)/python:

@@ -3,7 +3,7 @@
 How to use them:
 
     pytest                       all but the GPU tests
-    pytest --gpu tests/gpu       those, on a machine that has the GPUs
+    pytest --gpu tests/gpu       those, on a machine that has the GPUs; --multicast for NVLink multicast too
     pytest --seed 7              another seed for the simulations
 """
 
@@ -17,9 +17,12 @@ pytest_plugins = ["pytester"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """--gpu and --seed."""
+    """--gpu, --multicast and --seed."""
     group = parser.getgroup("this repository")
     group.addoption("--gpu", action="store_true", help="run the tests that are marked `gpu`")
+    group.addoption(
+        "--multicast", action="store_true", help="with --gpu, use NVLink multicast too; leave it out on a shared host"
+    )
     group.addoption("--seed", type=int, metavar="N", help="the same as --hangcheck-seed")
 
 
@@ -37,6 +40,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: Iterable[pytest.
         mark = item.get_closest_marker("gpu")
         if mark is not None:
             reason = _why_skipped(mark.kwargs.get("count", 1), config.option.gpu)
+            if not reason and mark.kwargs.get("multicast") and not config.option.multicast:
+                reason = "uses NVLink multicast: add --multicast where the owner of the machine allows it"
             if reason:
                 item.add_marker(pytest.mark.skip(reason=reason))
 

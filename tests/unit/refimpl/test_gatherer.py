@@ -12,6 +12,8 @@ import torch
 
 from refimpl.distributed import gatherer
 from refimpl.distributed.gatherer import MultimemAllGatherer
+from refimpl.kernels import multimem_all_gather, symmetric
+from refimpl.kernels.workspace import Workspace
 
 
 class Asked:
@@ -85,20 +87,103 @@ def test_settings_that_are_not_published_raise_only_in_a_group_that_needs_them(m
         MultimemAllGatherer(Asked(monkeypatch, 2, [True]).group, max_tokens=4, nnodes=unpublished)
 
 
-@pytest.mark.parametrize(("rows", "same_node", "takes_kernel"), [(4, True, True), (5, True, False), (4, False, False)])
-def test_the_kernel_takes_what_fits_on_one_node(
-    rows: int, same_node: bool, takes_kernel: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def built(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """What the gatherer asked `build_workspace` for, in bytes: with a workspace of plain memory as the answer."""
+    asked: list[int] = []
+
+    def build(group: Any, capacity: int) -> tuple[Workspace, str]:
+        asked.append(capacity)
+        buffer = torch.zeros(capacity, dtype=torch.uint8)
+        return Workspace(
+            rank=0, world=group.world_size, buffer=buffer, buffers=0, pads=0, multicast=0, pad_bytes=64
+        ), ""
+
+    monkeypatch.setattr(symmetric, "build_workspace", build)
+    monkeypatch.setattr(multimem_all_gather, "launch", lambda *_args, **_kwargs: None)
+    return asked
+
+
+def gatherer_of(monkeypatch: pytest.MonkeyPatch, **options: Any) -> MultimemAllGatherer:
+    """One of a group of two ranks on one node, for up to four rows; its fallback gives ones, its kernel zeros."""
+    group = Asked(monkeypatch, 2, [True, True])
+    return MultimemAllGatherer(group.group, max_tokens=4, nnodes=group.nnodes(1), **options)
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "why"),
+    [
+        ((4, 8), torch.bfloat16, ""),
+        ((1, 16), torch.float8_e4m3fn, ""),
+        ((0, 8), torch.float16, ""),
+        ((5, 8), torch.bfloat16, "more than max_tokens=4 rows"),
+        ((4, 7), torch.bfloat16, "a row of 7 x torch.bfloat16 has 14 bytes, no multiple of 16"),
+        ((4, 2), torch.float32, "a row of 2 x torch.float32 has 8 bytes, no multiple of 16"),
+        ((4, 16), torch.bfloat16, "the result is larger than the symmetric buffer of 128 bytes"),
+        ((8,), torch.bfloat16, "more than max_tokens=4 rows"),
+        ((4,), torch.bfloat16, "it gathers matrices, and this has 1 dimension(s)"),
+        ((1, 2, 8), torch.bfloat16, "it gathers matrices, and this has 3 dimension(s)"),
+    ],
+)
+def test_what_the_kernel_cannot_gather_takes_the_fallback(
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    why: str,
+    built: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Longer inputs and groups across nodes take the fallback; the kernel is built once, on first use."""
-    built = []
+    """Which is said once; all of it follows from the shape and the type, which all ranks have in common."""
+    gather = gatherer_of(monkeypatch)
+    gather(torch.ones(4, 8, dtype=torch.bfloat16))
+    with caplog.at_level(logging.INFO):
+        outs = [gather(torch.ones(shape).to(dtype)) for _ in range(2)]
+    assert [message.partition("all_gather: ")[2] for message in caplog.messages] == ([why] if why else [])
+    assert all(out.shape == (*shape[:-1], shape[-1] * 2) and out.dtype == dtype for out in outs)
+    assert all(bool(out.float().all()) is (bool(why) or not out.numel()) for out in outs)
+    assert built == [4 * 8 * 2 * 2]
 
-    def kernel(tp_group: Any, *, max_tokens: int, skip_entry_sync: bool) -> Callable[[torch.Tensor], torch.Tensor]:
-        built.append((tp_group.name, max_tokens, skip_entry_sync))
-        return lambda x: x.new_full((len(x), 4), 7.0)
 
-    group = Asked(monkeypatch, 2, [True, same_node])
-    gather = MultimemAllGatherer(group.group, max_tokens=4, skip_entry_sync=True, nnodes=group.nnodes(2), kernel=kernel)
+def test_nothing_is_built_by_a_call_that_falls_back(built: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first call that the kernel can take decides on the size of the rows."""
+    gather = gatherer_of(monkeypatch)
+    gather(torch.ones(5, 8, dtype=torch.bfloat16))
+    gather(torch.ones(4, 7, dtype=torch.bfloat16))
     assert not built
-    results = [gather(torch.ones(rows, 2)) for _ in range(2)]
-    assert all(torch.equal(out, torch.full((rows, 4), 7.0 if takes_kernel else 1.0)) for out in results)
-    assert built == ([("tp", 4, True)] if takes_kernel else [])
+    gather(torch.ones(1, 16, dtype=torch.bfloat16))
+    assert built == [4 * 16 * 2 * 2]
+
+
+def test_a_copy_is_given_unless_a_view_is_asked_for(built: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A view lies in the symmetric buffer, which the next call overwrites."""
+    x = torch.ones(4, 8, dtype=torch.bfloat16)
+    for safe in (True, False):
+        gather = gatherer_of(monkeypatch, safe=safe)
+        first, second = gather(x), gather(x)
+        assert (first.data_ptr() == second.data_ptr()) is not safe
+
+
+def test_a_first_call_under_capture_falls_back(
+    built: list[int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A graph cannot hold allocation and exchange; after an eager call it holds the kernel."""
+    gather, x = gatherer_of(monkeypatch), torch.ones(4, 8, dtype=torch.bfloat16)
+    monkeypatch.setattr(gatherer, "_is_capturing", lambda _: True)
+    with caplog.at_level(logging.INFO):
+        assert gather(x).all()
+    assert not built and "captured" in caplog.text
+    monkeypatch.setattr(gatherer, "_is_capturing", lambda _: False)
+    gather(x)
+    monkeypatch.setattr(gatherer, "_is_capturing", lambda _: True)
+    assert not gather(x).any() and len(built) == 1
+
+
+def test_without_symmetric_memory_it_is_off_with_one_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The ranks have voted; they do not ask again."""
+    monkeypatch.setattr(symmetric, "build_workspace", lambda *_: (None, "no symmetric memory on cpu"))
+    gather = gatherer_of(monkeypatch)
+    with caplog.at_level(logging.WARNING):
+        assert all(gather(torch.ones(4, 8)).all() for _ in range(3))
+    assert caplog.messages == ["multimem all-gather is off: no symmetric memory on cpu"]
