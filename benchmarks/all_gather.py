@@ -4,9 +4,10 @@
     torchrun --nproc-per-node gpu benchmarks/all_gather.py [--json FILE]  # one rank a GPU, against NCCL
 
 On one GPU the floor is the bytes read and written, (W + 1) times the result, over the bandwidth of a plain copy that is
-measured in the same run. "plain" is the best of two plain-torch ways to the same buffers: torch.cat into each buffer,
-and a copy of each shard into each buffer. All is timed in CUDA graphs, in turns; a figure is the median, in brackets
-the smallest and the largest. Figures hold for one machine and one run.
+measured in the same run (the better of torch's copy_ and an addition of 0). "plain" is the better of two plain-torch
+ways to the same buffers: torch.cat into each buffer, and a copy of each shard into each buffer. All is timed in CUDA
+graphs, in turns; a figure is the median, in brackets the smallest and the largest. Figures hold for one machine and
+one run.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ import statistics
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")  # a hardware queue a stream: the ranks wait for each other
 
 import torch
 import torch.distributed as dist
@@ -65,24 +68,38 @@ def in_turns(runs: dict[str, Callable[[], float]]) -> dict[str, list[float]]:
 
 
 def copy_bandwidth(device: torch.device) -> list[float]:
-    """Bytes read and written a second by a plain copy, several times; 1 GiB each way."""
-    source = torch.randint(0, 256, (1024 * MIB,), dtype=torch.uint8, device=device)
+    """Bytes read and written a second by the better of two plain copies, several times; 2 GiB each way."""
+    source = torch.rand(512 * MIB, dtype=torch.float32, device=device)
     target = torch.empty_like(source)
-    once = replay_us(lambda: target.copy_(source), 1)
-    return [2 * source.nbytes / (once() * 1e-6) for _ in range(TURNS)]
+    ways: dict[str, Callable[[], object]] = {
+        "copy": lambda: target.copy_(source),
+        "add": lambda: torch.add(source, 0.0, out=target),
+    }
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    figures: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(TURNS + 1):
+        for name, run in ways.items():
+            start.record()
+            run()
+            end.record()
+            end.synchronize()
+            figures[name].append(2 * source.nbytes / (start.elapsed_time(end) * 1e-3))
+    return max((rates[1:] for rates in figures.values()), key=statistics.median)
 
 
 def shown(figures: list[float]) -> str:
     return f"{statistics.median(figures):9.1f} [{min(figures):.1f}, {max(figures):.1f}]"
 
 
-def one_size(world: int, nbytes: int, device: torch.device, config: LaunchConfig | None = None) -> dict[str, Any]:
-    """Times of one gather whose result has `nbytes`, on streams of one device."""
+def one_size(
+    streams: list[torch.cuda.Stream], nbytes: int, device: torch.device, config: LaunchConfig | None = None
+) -> dict[str, Any]:
+    """Times of one gather whose result has `nbytes`, a rank on each of the streams."""
+    world = len(streams)
     ranks = loopback(world, capacity=nbytes, device=device)
     columns = nbytes // world // ROWS if nbytes // world >= 16 * ROWS else 16
     rows = nbytes // world // columns
     shards = list(torch.randint(0, 256, (world, rows, columns), dtype=torch.uint8, device=device))
-    streams = [torch.cuda.Stream() for _ in range(world)]
     views = [rank.buffer.view(rows, world * columns) for rank in ranks]
     inner = 1 if nbytes >= 16 * MIB else 10
 
@@ -117,15 +134,15 @@ def on_one_gpu(device: torch.device) -> dict[str, Any]:
     """The table of one GPU."""
     bandwidth = copy_bandwidth(device)
     rate = statistics.median(bandwidth)
-    print(
-        f"copy of 1 GiB: {rate / 1e12:.2f} TB/s read and written [{min(bandwidth) / 1e12:.2f}, {max(bandwidth) / 1e12:.2f}]"
-    )
+    low, high = min(bandwidth) / 1e12, max(bandwidth) / 1e12
+    print(f"copy of 2 GiB: {rate / 1e12:.2f} TB/s read and written [{low:.2f}, {high:.2f}]")
     print(f"{'W':>2} {'result':>9} {'kernel us':>26} {'floor us':>9} {'ratio':>6} {'plain us':>26} {'ratio':>6}")
     rows = []
     for world in WORLDS:
         preload(world, device)
+        streams = [torch.cuda.Stream() for _ in range(world)]
         for nbytes in SIZES:
-            figures = one_size(world, nbytes, device)
+            figures = one_size(streams, nbytes, device)
             plain = min(figures["cat"], figures["copies"], key=statistics.median)
             floor = (world + 1) * nbytes / rate * 1e6
             kernel = statistics.median(figures["kernel"])
@@ -138,25 +155,31 @@ def on_one_gpu(device: torch.device) -> dict[str, Any]:
 
 
 def sweep(device: torch.device) -> dict[str, Any]:
-    """Launch configurations at W = 8: what `launch_config` is chosen from."""
-    rows = []
-    for block in (512, 1024, 2048, 4096):
-        for warps in (4, 8, 16, 32):
-            if block // (warps * 32) < 1:
-                continue
-            preload(8, device, block=block, warps=warps)
-            for nbytes in (64 * KIB, MIB, 64 * MIB, 256 * MIB):
-                shard_chunks = nbytes // 8 // 16
-                for programs in (1, 4, 16, 32, 64):
-                    if programs > max(1, shard_chunks // block) or programs * warps * 8 > 132 * 48:
-                        continue
-                    figures = one_size(8, nbytes, device, LaunchConfig(programs, block, warps))["kernel"]
-                    rows.append((nbytes, statistics.median(figures), programs, block, warps))
+    """Launch configurations at W = 8: what `launch_config` is chosen from.
+
+    No more programs than multiprocessors, or twice that with few warps: they must all find room, or the ranks wait for
+    ever.
+    """
+    rows: list[tuple[int, float, LaunchConfig]] = []
+    streams = [torch.cuda.Stream() for _ in range(8)]
+    configs = [
+        LaunchConfig(programs, block, warps)
+        for block in (512, 1024, 2048, 4096)
+        for warps in (4, 8, 16, 32)
+        for programs in (1, 2, 4, 8, 16, 32)
+        if 1 <= block // (warps * 32) <= 8 and (programs <= 16 or (warps <= 8 and block <= 1024))
+    ]
+    for config in configs:
+        preload(8, device, block=config.block, warps=config.warps)
+        for nbytes in (64 * KIB, MIB, 64 * MIB, 256 * MIB):
+            steps = nbytes // 8 // 16 / (config.programs * config.block)
+            if 1 <= steps <= 2048 or (config.programs == 1 and steps <= 1):
+                figures = one_size(streams, nbytes, device, config)["kernel"]
+                rows.append((nbytes, statistics.median(figures), config))
     for nbytes in sorted({row[0] for row in rows}):
-        best = sorted(row for row in rows if row[0] == nbytes)[:6]
-        for _, us, programs, block, warps in best:
-            print(f"{nbytes // KIB:7} KiB: {us:8.1f} us with programs={programs} block={block} warps={warps}")
-    return {"sweep": rows}
+        for _, us, best in sorted((row for row in rows if row[0] == nbytes), key=lambda row: row[1])[:8]:
+            print(f"{nbytes // KIB:7} KiB: {us:8.1f} us with {best}")
+    return {"sweep": [(nbytes, us, str(config)) for nbytes, us, config in rows]}
 
 
 def on_many_gpus() -> dict[str, Any]:

@@ -24,6 +24,8 @@ from simulator.engine.errors import UsageError, require
 from simulator.options import ClusterOptions
 from simulator.outcome import Outcome, SimulationFailed
 from simulator.run import Run
+from simulator.torch_world.alone import refuse_second_simulation
+from simulator.torch_world.stage import Stage, open_stage
 
 RANKS_MAX = 1 << 16
 
@@ -157,8 +159,19 @@ class Cluster:
             UsageError: nothing was launched.
             SimulatorFault: a bug of the simulator.
         """
+        refuse_second_simulation()
+        with open_stage(self.ranks) as stage:
+            return self.run_on(stage)
+
+    def run_on(self, stage: Stage) -> Outcome:
+        """As `run`, on a stage that the caller keeps open for many runs."""
         require(bool(self._cohorts), "nothing to run: call launch() first")
-        return Run(self.options, self._cohorts, self.replay).outcome()
+        return Run(stage, self.options, self._cohorts, self.replay).outcome()
+
+    @property
+    def ranks(self) -> int:
+        """How many processes it starts in all."""
+        return sum(len(cohort.ranks) for cohort in self._cohorts)
 
 
 def _require_few(ranks: int) -> None:

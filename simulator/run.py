@@ -19,21 +19,16 @@ from simulator.engine.site import Frame, Stack
 from simulator.options import ClusterOptions
 from simulator.outcome import Outcome
 from simulator.records import Blocked, RankRecord
-from simulator.torch_world.affinity import on_one_cpu
-from simulator.torch_world.alone import only_simulation
 from simulator.torch_world.context import Node, RankContext
 from simulator.torch_world.group_calls import PendingGroup
-from simulator.torch_world.install import installed
 from simulator.torch_world.probe import ProbeWatch
 from simulator.torch_world.process import leave_process
 from simulator.torch_world.simulation import Simulation
-from simulator.torch_world.store import Servers
+from simulator.torch_world.stage import Stage
 from simulator.torch_world.switching import Switching
 
 FIRST_PID = 4000
 SEEDS_PER_RUN = 1 << 16
-ONE_CPU_FROM = 256
-"""Ranks from which on a run keeps to one CPU."""
 STRIKES_MAX = 1_000
 """Time-outs that may strike in a row without anybody making progress, before the run counts as hung ..."""
 STRIKES_PER_TASK = 4
@@ -41,9 +36,14 @@ STRIKES_PER_TASK = 4
 
 
 class Run:
-    """One simulation from start to outcome."""
+    """One simulation from start to outcome.
 
-    def __init__(self, options: ClusterOptions, cohorts: Sequence[Cohort], replay: str) -> None:
+    Args:
+        stage: where it runs.
+        replay: the command that runs it again, or nothing.
+    """
+
+    def __init__(self, stage: Stage, options: ClusterOptions, cohorts: Sequence[Cohort], replay: str) -> None:
         self._options = options
         self._cohorts = cohorts
         self._replay = replay
@@ -59,10 +59,10 @@ class Run:
             on_quiescent=self._quiescent,
             on_tick=options.on_tick,
         )
-        self._sim = Simulation(self._scheduler, nodes)
+        self._sim, self._servers = stage.sim, stage.servers
+        self._sim.begin(self._scheduler, nodes)
         self._sim.has_joiners = any(cohort.kind != "launch" for cohort in cohorts)
         self._sim.probe_watch = ProbeWatch(self._sim, probes=options.probe_functions, crash=options.probe_crash)
-        self._servers = Servers(self._sim)
         if options.agent_store is not None:
             self._servers.provide(*options.agent_store)
         self._results: dict[int, Any] = {}
@@ -71,23 +71,22 @@ class Run:
         self._strikes = 0
 
     def outcome(self) -> Outcome:
-        """Run to the end, put everything back, and say what came of it.
+        """Run to the end, and say what came of it.
 
         Raises:
             UsageError: what was asked for cannot be, as only the run could tell.
             SimulatorFault: a bug of the simulator.
         """
-        ranks = sum(len(cohort.ranks) for cohort in self._cohorts)
-        with only_simulation(), on_one_cpu(ranks >= ONE_CPU_FROM), installed(self._sim, self._servers):
-            try:
-                self._spawn()
-                end = self._scheduler.run()
-                virtual_s = float(self._scheduler.env.now)
-                findings = self._diagnose(end)
-                self._sim.trace.seal()
-            finally:
-                self._scheduler.drain()
-                self._sim.sites.forget()
+        try:
+            self._spawn()
+            end = self._scheduler.run()
+            virtual_s = float(self._scheduler.env.now)
+            findings = self._diagnose(end)
+            self._sim.trace.seal()
+        finally:
+            self._scheduler.drain()
+            self._sim.sites.forget()
+            self._release_groups()
         if isinstance(self._scheduler.fault, UsageError):
             raise self._scheduler.fault
         if self._scheduler.fault is not None:
@@ -106,6 +105,11 @@ class Run:
             virtual_s,
             self._replay,
         )
+
+    def _release_groups(self) -> None:
+        for context in self._sim.contexts.values():
+            for group in context.groups:
+                group.release()
 
     def _diagnose(self, end: End) -> tuple[Finding, ...]:
         self._sim.records.final = () if end is End.FINISHED else self._blocked()

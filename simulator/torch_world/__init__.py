@@ -16,6 +16,7 @@ threads          threads of a rank; locks and futures beside it
 randomness       random, numpy.random, os.urandom
 device_memory    memory that ranks reach across: addresses, accesses, waits for a change
 shared_memory    multiprocessing.shared_memory, one name space a node
+stage            puts all of it up once, for runs one after another
 store            TCPStore and its kin: store_base, prefix_store, key_table, servers
 group_calls      new_group and the registry of groups
 meeting          where the members of a new group find each other

@@ -91,12 +91,12 @@ def _watch_names(patches: Patches, sim: Simulation) -> None:
     What the caller was given is read from its frame, and only where somebody will look at it. The trace gets the calls
     of a list's members, and those that differ from what the first caller of the slot gave.
     """
-    real, here, of_frame = c10d._process_group_name, sim.scheduler.here, sim.sites.of_frame
+    real, of_frame = c10d._process_group_name, sim.sites.of_frame
     new_group = c10d._new_group_with_tag.__code__
 
     def _process_group_name(ranks: Any, use_hashed_name: bool) -> str:
         name: str = real(ranks, use_hashed_name)
-        task = here()
+        task = sim.scheduler.here()
         if task is None:
             return name
         context: RankContext = task.owner

@@ -40,7 +40,10 @@ GLOO_TIMEOUT = timedelta(minutes=30)
 
 @contextmanager
 def installed(sim: Simulation, servers: Servers) -> Iterator[None]:
-    """While this is open, code that runs in a rank of `sim` sees the simulation. Afterwards all is as it was."""
+    """While this is open, code that runs in a rank of `sim` sees the simulation. Afterwards all is as it was.
+
+    Several runs may begin on `sim` meanwhile.
+    """
     _keep_device_guard()
     import_module("torch.distributed.nn.functional")  # its default arguments are WORLD as it is at the import
     patches = Patches()
@@ -63,12 +66,10 @@ def installed(sim: Simulation, servers: Servers) -> Iterator[None]:
         install_futures(patches, sim)
         install_accelerator(patches, sim)
         patches.follow_imports()
+        sim.at_begin.append(_plugin_state())
         _isolate_threads(True)
         yield
     finally:
-        for context in sim.contexts.values():
-            for group in context.groups:
-                group.release()
         _isolate_threads(False)
         patches.undo()
         c10d._world = outer_world
@@ -194,14 +195,14 @@ _PLUGIN_TABLES = ("_plugins", "backend_list", "default_device_backend_map", "bac
 
 
 def _plugin_state() -> Callable[[], None]:
-    """Registering a backend edits five tables of torch's class `Backend`; the result puts them back."""
+    """Registering a backend edits five tables of torch's class `Backend`; the result puts copies of them back."""
     saved = {name: type(table)(table) for name in _PLUGIN_TABLES if (table := getattr(c10d.Backend, name, None))}
     saved["_plugins"] = dict(c10d.Backend._plugins)
     names = set(vars(c10d.Backend))
 
     def restore() -> None:
         for name, value in saved.items():
-            setattr(c10d.Backend, name, value)
+            setattr(c10d.Backend, name, type(value)(value))
         for name in set(vars(c10d.Backend)) - names:
             delattr(c10d.Backend, name)
 

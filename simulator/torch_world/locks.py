@@ -90,6 +90,7 @@ class LockOfEachRank:
         self._sim = sim
         self._real = real
         self._locks: dict[RankContext, SimLock] = {}
+        sim.at_begin.append(self._locks.clear)
 
     def _mine(self) -> Any:
         context = self._sim.here()

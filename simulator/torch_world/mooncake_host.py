@@ -250,6 +250,7 @@ class MooncakeHost:
         self._sim = sim
         self._view_of = view_of
         self._elastic: dict[int, Elastic] = {}
+        sim.at_begin.append(self._elastic.clear)
 
     def create(self, request: CreationRequest, settings: Settings, device: str) -> dist.ProcessGroup:
         backend = "mooncake-cpu" if device == "cpu" else "mooncake"

@@ -55,6 +55,10 @@ class Servers:
 
     def __init__(self, sim: Simulation) -> None:
         self._sim = sim
+        self._forget()
+        sim.at_begin.append(self._forget)
+
+    def _forget(self) -> None:
         self._servers: dict[Place, Server] = {}
         self._files: dict[str, KeyTable] = {}
         self._arrivals: dict[Place, list[simpy.Event]] = {}

@@ -22,6 +22,10 @@ class Segments:
 
     def __init__(self, sim: Simulation) -> None:
         self._sim = sim
+        self._forget()
+        sim.at_begin.append(self._forget)
+
+    def _forget(self) -> None:
         self._by_name: dict[tuple[int, str], Segment] = {}
         self._count = 0
 

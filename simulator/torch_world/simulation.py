@@ -15,12 +15,26 @@ from simulator.torch_world.device_memory import DeviceMemory
 
 
 class Simulation:
-    """What every replacement of a torch or Python function needs to know."""
+    """What every replacement of a torch or Python function needs to know.
 
-    def __init__(self, scheduler: Scheduler, nodes: tuple[Node, ...]) -> None:
+    The object outlives a run, since what is installed holds on to it; `begin` starts the next run on it.
+
+    Attributes:
+        run: number of the run, from 1; what an earlier one left behind can be told by it.
+        at_begin: called at each `begin`, by those who keep something for the time of a run.
+    """
+
+    def __init__(self) -> None:
+        self.sites = SiteRecorder()
+        self.at_begin: list[Callable[[], None]] = []
+        self.run = 0
+        self.begin(Scheduler(), ())
+
+    def begin(self, scheduler: Scheduler, nodes: tuple[Node, ...]) -> None:
+        """Forget the run before; a new one begins."""
+        self.run += 1
         self.scheduler = scheduler
         self.nodes = nodes
-        self.sites = SiteRecorder()
         self.trace = Trace()
         self.records = Records()
         self.memory = DeviceMemory(self, self.records.memory)
@@ -28,6 +42,8 @@ class Simulation:
         self.has_joiners = False
         self.probe_watch: Callable[[str, Stack], None] | None = None
         self._until_next_group: list[Any] = []
+        for forget in self.at_begin:
+            forget()
 
     def here(self) -> RankContext | None:
         """The rank that the calling thread belongs to; None outside the simulated ranks."""

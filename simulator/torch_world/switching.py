@@ -21,7 +21,6 @@ import torch
 from torch.distributed import distributed_c10d as c10d
 
 from simulator.engine.scheduler import Task
-from simulator.torch_world.alone import refuse_second_simulation
 from simulator.torch_world.context import RankContext
 from simulator.torch_world.modules import ModuleIsolation
 
@@ -54,7 +53,6 @@ class Switching:
     """Called by the scheduler with the task that had the baton and the task that gets it."""
 
     def __init__(self, *, shared_thread: bool = False, isolate: Iterable[str] = ()) -> None:
-        refuse_second_simulation()
         self._shared_thread = shared_thread
         self._modules = ModuleIsolation(isolate)
         self._generator = torch.default_generator

@@ -26,7 +26,8 @@ def shards_of(world: int, shape: Sequence[int], dtype: torch.dtype, seed: int, d
     """The shards of all ranks: random bytes, so every bit pattern occurs."""
     generator = torch.Generator().manual_seed(seed)
     nbytes = shape[-1] * dtype.itemsize
-    noise = torch.randint(0, 256, (world, *shape[:-1], nbytes), dtype=torch.uint8, generator=generator)
+    size = (world, *shape[:-1], nbytes)
+    noise = torch.randint(0, 256, size, dtype=torch.uint8, generator=generator, device="cpu")
     return list(noise.view(dtype).to(device))
 
 
