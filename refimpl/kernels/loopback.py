@@ -5,7 +5,8 @@
     outs = all_gather_on_streams(ranks, shards, [torch.cuda.Stream() for _ in ranks])
 
 It runs the kernel as several devices would, but for NVLink: there is no multicast, and all share one memory.
-All programs of all ranks must find room on the device at once, since they wait for each other.
+All programs of all ranks must run at once, since they wait for each other: they must find room on the device, and the
+streams need a hardware queue each (CUDA_DEVICE_MAX_CONNECTIONS, 8 by default, to be set before CUDA starts).
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ import torch
 from refimpl.kernels.multimem_all_gather import all_gather, launch
 from refimpl.kernels.workspace import CHUNK, WORD, Workspace
 
-PROGRAMS_ON_DEVICE = 256
-"""Programs of all ranks together; two for each multiprocessor of an H100 or H200 fit with room to spare."""
+PROGRAMS_ON_DEVICE = 128
+"""Programs of all ranks together, at most one for each multiprocessor of an H100 or H200."""
 
 
 def loopback(world: int, *, capacity: int, device: torch.device, pad_bytes: int = 2048) -> list[Workspace]:

@@ -55,16 +55,15 @@ def all_gather_kernel(
     if ENTRY_SYNC:
         ptx.exchange_signals(pads, first_slot, rank, WORLD)
         tl.debug_barrier()
-    chunks = rows.to(tl.int64) * row_chunks
-    step = tl.num_programs(0).to(tl.int64) * BLOCK
+    chunks = rows * row_chunks
     lane = tl.arange(0, BLOCK)
-    for start in range(program.to(tl.int64) * BLOCK, chunks, step):
+    for start in range(program * BLOCK, chunks, tl.num_programs(0) * BLOCK):
         chunk = start + lane
         valid = (chunk < chunks).to(tl.int32)
-        a, b, c, d = ptx.load16(shard + chunk * 16, valid)
+        a, b, c, d = ptx.load16(shard + chunk.to(tl.int64) * 16, valid)
         row = chunk // row_chunks
         column = chunk - row * row_chunks
-        offset = ((row * WORLD + rank) * row_chunks + column) * 16
+        offset = ((row * WORLD + rank).to(tl.int64) * row_chunks + column) * 16
         if MULTICAST:
             ptx.multimem_store16(multicast + offset, a, b, c, d, valid)
         else:
