@@ -30,8 +30,8 @@ class LaunchConfig:
 def launch_config(shard_bytes: int, programs_max: int) -> LaunchConfig:
     """The configuration for a shard of `shard_bytes`, with at most `programs_max` programs.
 
-    One chunk a thread and 512 threads: the fastest, or within the noise of it, for results of 1 MiB and more on one H200
-    with W = 8 ranks on it; smaller ones cost a barrier anyway (docs/gpu-results.md).
+    One chunk a thread and 512 threads: the fastest, or within the noise of it, for results of 1 MiB and more on one
+    H200 with W = 8 ranks on it; smaller ones cost a barrier anyway (docs/gpu-results.md).
     """
     block, warps = 512, 16
     blocks = -(-shard_bytes // (CHUNK * block))
