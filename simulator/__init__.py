@@ -8,16 +8,22 @@
     cluster.run().raise_if_bad()
 
 Map of the code (imports go down only):
-    cli             the command: run_command (torchrun, launcher, progress below it) and the demo
+    cli             the command: run_command (torchrun, job_arguments, launcher, progress below it), explore_command,
+                    replay_command, and the demo
     pytest_plugin   fixtures; checked_cluster below it
+    exploration/    many schedules of one program: who is slow, and does it matter
     scenarios/      the demo and other built-in scenarios: the one place where simulator and refimpl meet
     cluster         what a user writes: nodes, cohorts, joins -> Outcome; options, cohort, outcome beside it
     run             one simulation, from its start to its outcome
     report/         findings to text and JSON; the only place that prints, with the commands
     analysis/       pure functions from records to findings
     torch_world/    the only owner of torch's and Python's process-wide state
+    triton_world/   Triton kernels that ranks launch, interpreted
     fake_pg         the process groups of the simulated backends; work and monitored belong to it
-    communicator    where the ranks of a group meet; collectives, collective_calls, arguments, backends below it
+    device_work     what the device of a rank does while its host goes on; device_queue, device_tensors, contacts
+                    below it
+    communicator    where the ranks of a group meet; collectives, collective_calls, arguments, backends below it, and
+                    early_exits, for those who leave before all have met
     barrier_model   simpy model of barriers: world, cohort, store, membership
     records         plain data that a run leaves; memory_records beside it, for memory that ranks share
     engine/         scheduler, carriers, virtual clock, trace; knows nothing of torch
@@ -32,6 +38,9 @@ if TYPE_CHECKING:
     from simulator.cluster import Cluster, simulate
     from simulator.engine.errors import HangcheckError, SimulatorFault, UsageError
     from simulator.engine.scheduler import Limits
+    from simulator.exploration.exploration import Exploration, ExplorationFailed
+    from simulator.exploration.explore import explore
+    from simulator.exploration.schedule import Schedule
     from simulator.options import ClusterOptions
     from simulator.outcome import Outcome, SimulationFailed
 
@@ -49,6 +58,10 @@ _HOME = {
     "HangcheckError": "simulator.engine.errors",
     "UsageError": "simulator.engine.errors",
     "SimulatorFault": "simulator.engine.errors",
+    "explore": "simulator.exploration.explore",
+    "Exploration": "simulator.exploration.exploration",
+    "ExplorationFailed": "simulator.exploration.exploration",
+    "Schedule": "simulator.exploration.schedule",
 }
 __all__ = sorted(_HOME)
 

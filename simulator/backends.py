@@ -55,8 +55,16 @@ class BackendModel:
     """It can collect calls between _start_coalescing and _end_coalescing."""
     lazy_messages: bool = False
     """A message, once met, counts as completed only when somebody has waited for it; and it has no future."""
+    early_exits: bool = False
+    """A rank leaves a rooted collective once those have come with whom it exchanges messages (early_exits)."""
     self_messages: bool = True
     """A rank can send to itself."""
+    on_device: bool = False
+    """Its collectives run on a device: the host goes on, and waits where it reads."""
+    connects_at_first_use: bool = False
+    """The first use of a connection holds the host until the other end has called."""
+    has_tags: bool = True
+    """Messages meet by tag."""
     usable_after_destroy: bool = False
     """`destroy_process_group` of a sub-group leaves the object usable."""
     timed_out: Raises = lambda ms, op: RuntimeError(f"{op} timed out after {ms} ms")
@@ -85,6 +93,7 @@ GLOO = BackendModel(
     monitored_barrier=True,
     notices_death=True,
     lazy_messages=True,
+    early_exits=True,
     self_messages=False,
     usable_after_destroy=True,
     timed_out=_gloo_timed_out,
@@ -100,6 +109,9 @@ NCCL = BackendModel(
     dtypes=frozenset((*_COMMON, *_FLOAT8, *_COMPLEX)),
     bad_dtype=lambda dtype: TypeError(f"Input tensor data type is not supported for NCCL process group: {dtype}"),
     strides="refuse",
+    on_device=True,
+    connects_at_first_use=True,
+    has_tags=False,
     timed_out=lambda ms, op: dist.DistBackendError(
         f"[nccl] Watchdog caught collective operation timeout: {op} ran for {ms} milliseconds before timing out."
     ),

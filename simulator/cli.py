@@ -35,6 +35,8 @@ class Command(NamedTuple):
 COMMANDS = {
     "demo": Command("the joiner deadlock and the unguarded probe, each with its repair", "simulator.scenarios.demo"),
     "run": Command("a torchrun command line, all of its ranks simulated", "simulator.run_command"),
+    "explore": Command("the same under many schedules: does it matter who is slow?", "simulator.explore_command"),
+    "replay": Command("one of these schedules again", "simulator.replay_command"),
 }
 
 

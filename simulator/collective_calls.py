@@ -14,7 +14,7 @@ from torch import Tensor
 
 from simulator.arguments import Arguments
 from simulator.backends import BackendModel, seconds
-from simulator.collectives import Entry, below_torch, op_name, split_rows
+from simulator.collectives import Entry, Terms, below_torch, op_name, split_rows
 from simulator.work import SimWork
 
 
@@ -47,7 +47,7 @@ class CollectiveCalls:
         self._must.contiguous(held)
         raw = () if held[0].is_sparse else self._raw(*held)
         return self._join(
-            Entry("all_reduce", held, held, reduce=name, factor=factor, raw=raw, limit_s=_limit_s(opts, timeout))
+            Entry("all_reduce", held, held, reduce=name, factor=factor, raw=raw, terms=_terms(opts, timeout))
         )
 
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> SimWork:
@@ -56,41 +56,39 @@ class CollectiveCalls:
         self._must.dense("allreduce_coalesced", tensors)
         name, factor = _reduction(opts)
         return self._join(
-            Entry("all_reduce", tensors, tensors, reduce=name, factor=factor, limit_s=_limit_s(opts))
+            Entry("all_reduce", tensors, tensors, reduce=name, factor=factor, terms=_terms(opts))
         )  # fmt: skip
 
     def broadcast(self, tensors: Any, opts: Any = None, timeout: timedelta | None = None) -> SimWork:
         held, root = _listed(tensors), _root(opts)
         self._must.root("broadcast", root)
         self._must.dense("broadcast", held)
-        return self._join(
-            Entry("broadcast", held, held, root=root, raw=self._raw(*held), limit_s=_limit_s(opts, timeout))
-        )
+        return self._join(Entry("broadcast", held, held, root=root, raw=self._raw(*held), terms=_terms(opts, timeout)))
 
     def reduce(self, tensors: Any, opts: Any = None, op: Any = None, timeout: Any = None) -> SimWork:
         held, root = _listed(tensors), _root(opts)
         self._must.root("reduce", root)
         self._must.dense("reduce", held)
         name, factor = _reduction(op if isinstance(opts, int) else opts)
-        raw, limit_s = self._raw(*held), _limit_s(opts, timeout)
-        return self._join(Entry("reduce", held, held, reduce=name, root=root, factor=factor, raw=raw, limit_s=limit_s))
+        raw, terms = self._raw(*held), _terms(opts, timeout)
+        return self._join(Entry("reduce", held, held, reduce=name, root=root, factor=factor, raw=raw, terms=terms))
 
     def allgather(self, output_lists: Any, inputs: Any, opts: Any = None, timeout: Any = None) -> SimWork:
         rows, held = _rows(output_lists), _listed(inputs)
         self._must.lists("allgather", rows, held)
-        return self._join(Entry("all_gather", held, [t for row in rows for t in row], limit_s=_limit_s(opts, timeout)))
+        return self._join(Entry("all_gather", held, [t for row in rows for t in row], terms=_terms(opts, timeout)))
 
     def allgather_coalesced(self, output_lists: Any, inputs: list[Tensor], opts: Any = None) -> SimWork:
         """`output_lists` holds, for each rank, one tensor per input."""
         self._must.coalesced_lists("allgather_coalesced", output_lists, inputs)
         outputs = [output_lists[rank][index] for index in range(len(inputs)) for rank in range(self.size())]
-        return self._join(Entry("all_gather", inputs, outputs, limit_s=_limit_s(opts)))
+        return self._join(Entry("all_gather", inputs, outputs, terms=_terms(opts)))
 
     def all_gather_single(self, output: Tensor, source: Tensor, opts: Any = None) -> SimWork:
         self._must.all_gather_single(output, source)
         parts = self._parts(output)
         self._must.lists("allgather", [parts], [source])
-        return self._join(Entry("all_gather", [source], parts, limit_s=_limit_s(opts)))
+        return self._join(Entry("all_gather", [source], parts, terms=_terms(opts)))
 
     _allgather_base = all_gather_single
 
@@ -99,7 +97,7 @@ class CollectiveCalls:
         for row, output, source in zip(parts, outputs, inputs, strict=True):
             self._must.all_gather_single(output, source)
             self._must.lists("allgather_coalesced", [row], [source])
-        return self._join(Entry("all_gather", inputs, [t for row in parts for t in row], limit_s=_limit_s(opts)))
+        return self._join(Entry("all_gather", inputs, [t for row in parts for t in row], terms=_terms(opts)))
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
@@ -118,7 +116,7 @@ class CollectiveCalls:
         self._must.root("gather", root)
         self._must.dense("gather", held)
         self._must.rooted_list("gather", self._group_rank == root, rows, held[0], "output")
-        return self._join(Entry("gather", held, list(rows), root=root, limit_s=_limit_s(opts, timeout)))
+        return self._join(Entry("gather", held, list(rows), root=root, terms=_terms(opts, timeout)))
 
     def gather_single(self, output: Tensor, source: Tensor, opts: Any = None) -> SimWork:
         here = self._group_rank == _root(opts)
@@ -132,8 +130,8 @@ class CollectiveCalls:
         self._must.root("scatter", root)
         self._must.dense("scatter", held)
         self._must.rooted_list("scatter", self._group_rank == root, rows, held[0], "input")
-        raw, limit_s = self._raw(*rows, *held), _limit_s(opts, timeout)
-        return self._join(Entry("scatter", list(rows), held, root=root, raw=raw, limit_s=limit_s))
+        raw, terms = self._raw(*rows, *held), _terms(opts, timeout)
+        return self._join(Entry("scatter", list(rows), held, root=root, raw=raw, terms=terms))
 
     def reduce_scatter(self, outputs: Any, input_lists: Any, opts: Any = None, timeout: Any = None) -> SimWork:
         lists, held = _rows(input_lists), _listed(outputs)
@@ -141,8 +139,8 @@ class CollectiveCalls:
         for row, output in zip(lists, held, strict=True):
             self._must.reduce_scatter_list(row)
             self._must.alike("reduce_scatter", [row[self._group_rank]], output)
-        flat, limit_s = [t for row in lists for t in row], _limit_s(opts, timeout)
-        return self._join(Entry("reduce_scatter", flat, held, reduce=name, factor=factor, limit_s=limit_s))
+        flat, terms = [t for row in lists for t in row], _terms(opts, timeout)
+        return self._join(Entry("reduce_scatter", flat, held, reduce=name, factor=factor, terms=terms))
 
     def reduce_scatter_single(self, output: Tensor, source: Tensor, opts: Any = None) -> SimWork:
         return self.reduce_scatter_single_coalesced([output], [source], opts)
@@ -155,14 +153,14 @@ class CollectiveCalls:
         name, factor = _reduction(opts)
         parts = [part for source in inputs for part in self._parts(source)]
         return self._join(
-            Entry("reduce_scatter", parts, outputs, reduce=name, factor=factor, limit_s=_limit_s(opts))
+            Entry("reduce_scatter", parts, outputs, reduce=name, factor=factor, terms=_terms(opts))
         )  # fmt: skip
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
     def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> SimWork:
         self._must.all_to_all_lists("alltoall", outputs, inputs)
-        return self._join(Entry("all_to_all", inputs, outputs, limit_s=_limit_s(opts)))
+        return self._join(Entry("all_to_all", inputs, outputs, terms=_terms(opts)))
 
     def all_to_all_single(
         self,
@@ -179,13 +177,13 @@ class CollectiveCalls:
             raise ValueError("Tensors must be contiguous")
         with below_torch():
             sent, got = split_rows(source, in_splits, size), split_rows(output, out_splits, size)
-        limit_s = _limit_s(opts, timeout)
-        return self._join(Entry("all_to_all_single", sent, got, raw=self._raw(output), limit_s=limit_s))
+        terms = _terms(opts, timeout)
+        return self._join(Entry("all_to_all_single", sent, got, raw=self._raw(output), terms=terms))
 
     alltoall_base = all_to_all_single
 
     def barrier(self, opts: Any = None, timeout: timedelta | None = None) -> SimWork:
-        return self._join(Entry("barrier", [], [], limit_s=_limit_s(opts, timeout)))
+        return self._join(Entry("barrier", [], [], terms=_terms(opts, timeout)))
 
 
 def _listed(tensors: Any) -> list[Tensor]:
@@ -201,9 +199,9 @@ def _root(opts: Any) -> int:
     return opts if isinstance(opts, int) else int(opts.rootRank)
 
 
-def _limit_s(opts: Any, timeout: timedelta | None = None) -> float | None:
-    """The time-out of one call, if it was given one."""
-    return seconds(timeout) or seconds(getattr(opts, "timeout", None))
+def _terms(opts: Any, timeout: timedelta | None = None) -> Terms:
+    """How one call is made: its own time-out, if it was given one; who gives no options gets a handle."""
+    return Terms(seconds(timeout) or seconds(getattr(opts, "timeout", None)), bool(getattr(opts, "asyncOp", True)))
 
 
 def _reduction(opts: Any) -> tuple[str, Any]:

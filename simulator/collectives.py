@@ -36,6 +36,22 @@ def op_name(reduce_op: Any) -> str:
     return str(getattr(inner, "name", inner)).removeprefix("RedOpType.")
 
 
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How a call is made, which need not agree between ranks.
+
+    Attributes:
+        limit_s: time-out of this call in virtual seconds, if it has one of its own.
+        is_async: the caller gets a handle and waits itself; else, on a device, it runs on the current stream.
+    """
+
+    limit_s: float | None = None
+    is_async: bool = True
+
+
+DEFAULT = Terms()
+
+
 @dataclass(slots=True, eq=False)
 class Entry:
     """What one rank brings to a collective.
@@ -45,7 +61,7 @@ class Entry:
         reduce: name of the reduction. factor: of PREMUL_SUM.
         root: group rank of the root, or None.
         raw: those tensors whose memory the backend takes as it lies, if it ignores strides.
-        limit_s: time-out of this call in virtual seconds, if it has one of its own.
+        terms: how the call is made.
     """
 
     op: str
@@ -55,7 +71,7 @@ class Entry:
     root: int | None = None
     factor: Any = None
     raw: Tensors = ()
-    limit_s: float | None = None
+    terms: Terms = DEFAULT
 
     def signature(self) -> dict[str, object]:
         """What all ranks must agree on, by the name that a report shows."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 
 import simpy
@@ -12,8 +12,11 @@ from simulator.arguments import run_error
 from simulator.backends import MODELS
 from simulator.barrier_model import CohortBarrier
 from simulator.collectives import Entry, deliver, move, split_disagreement
+from simulator.contacts import Calls, Contacts
+from simulator.early_exits import left_behind, may_leave, take_share
 from simulator.engine.site import Stack
 from simulator.records import Gathering, GroupView, Note, PeerWait
+from simulator.torch_world import host_order
 from simulator.torch_world.simulation import Simulation
 
 ANY_SOURCE = -1
@@ -32,6 +35,10 @@ class Slot:
         note: says that what its members brought does not fit together; it never completes.
         broken: a member is gone.
         error: what every member gets.
+        positions: how far each who came had come in the log of operations.
+        left: global ranks that went on before all others had come.
+        calling: whose hosts have called, on backends whose devices come later.
+        finished: called once it is over.
     """
 
     gathering: Gathering
@@ -42,6 +49,10 @@ class Slot:
     done: bool = False
     broken: bool = False
     error: BaseException | None = None
+    positions: list[int | None] = field(default_factory=list)
+    left: dict[int, None] = field(default_factory=dict)
+    calling: Calls | None = None
+    finished: list[Callable[[], None]] = field(default_factory=list)
 
     @property
     def mismatched(self) -> bool:
@@ -50,13 +61,23 @@ class Slot:
 
 @dataclass(slots=True, eq=False)
 class Message:
-    """A posted send or receive. `partner` is the rank at the other end once the two have met."""
+    """A posted send or receive.
+
+    Attributes:
+        partner: the rank at the other end, once the two have met.
+        position: how far its rank had come in the log of operations.
+        token: of a send, in the log of memory; of a receive, that of its send.
+        finished: called once the two have met.
+    """
 
     wait: PeerWait
     tensor: Tensor
     met: simpy.Event
     stack: Stack
     partner: int | None = None
+    position: int | None = None
+    token: Hashable = None
+    finished: Callable[[], None] | None = None
 
 
 class Communicator:
@@ -65,6 +86,10 @@ class Communicator:
     Args:
         view: name, description, global ranks, backend.
         key: identity under the store (for the trace).
+
+    Attributes:
+        eager: it is connected when it is made, not at its first call.
+        contacts: what its members have connected so far, where that holds the host.
     """
 
     def __init__(self, sim: Simulation, view: GroupView, key: str) -> None:
@@ -72,25 +97,43 @@ class Communicator:
         self.view = view
         self.model = MODELS[view.backend]
         self.key = key
+        self.number = next(sim.numbers)
         self.slots: dict[int, Slot] = {}
         self.next_seq: dict[int, int] = {}
         self.lost: dict[int, str] = {}
+        self.eager = False
+        self.contacts = Contacts(sim.scheduler.env, view)
         self._sends: list[Message] = []
         self._receives: list[Message] = []
+        sim.communicators.append(self)
 
     # -- collectives ---------------------------------------------------------------------------------------------
 
-    def enter(self, rank: int, entry: Entry, stack: Stack) -> Slot:
-        """`rank` (global) brings its part to its next collective; the last one to come moves the data."""
+    def call(self, rank: int, entry: Entry, stack: Stack) -> tuple[Slot, Calls]:
+        """The host of `rank` (global) calls its next collective, which its device will `enter`."""
+        slot = self._next_slot(rank, entry)
+        slot.calling = slot.calling or self.contacts.calls(entry.op, slot.gathering.seq)
+        slot.calling.add(rank, stack)
+        return slot, slot.calling
+
+    def _next_slot(self, rank: int, entry: Entry) -> Slot:
+        self.sim.announce_within(entry.op, ("collective", self.key, rank))
         seq = self.next_seq.get(rank, 0)
         self.next_seq[rank] = seq + 1
         slot = self.slots.get(seq)
         if slot is None:
             slot = self.slots[seq] = self._open(entry, seq)
+        slot.positions.append(self.sim.position())
+        return slot
+
+    def enter(self, rank: int, entry: Entry, stack: Stack, slot: Slot | None = None) -> Slot:
+        """`rank` (global) brings its part to its next collective; the last one to come moves the data."""
+        slot = slot or self._next_slot(rank, entry)
         self._compare(slot, rank, entry, stack)
         slot.gathering.arrived[rank] = stack
         slot.entries[rank] = entry
-        self.sim.log("enter", entry.op, self.view.label, f"seq={seq}")
+        now_s, seq = self.sim.scheduler.env.now, slot.gathering.seq
+        self.sim.trace.add(now_s, rank, "enter", entry.op, self.view.label, f"seq={seq}")
         if len(slot.entries) == len(slot.barrier.expected):
             self._compare_splits(slot)
         if not (slot.mismatched or slot.broken):
@@ -154,22 +197,67 @@ class Communicator:
             slot.error = _moved(entries)
         slot.done = slot.error is None
         slot.entries.clear()
+        for position in slot.positions:
+            self.sim.follow(position)
         del self.slots[slot.gathering.seq or 0]
         self.sim.scheduler.progress()
         self.sim.log("complete", slot.gathering.op, self.view.label, f"seq={slot.gathering.seq}")
+        for finished in slot.finished:
+            finished()
+
+    def let_leave(self) -> bool:
+        """Nothing can move: let go whom the backend lets go before all have come. True if some rank goes on."""
+        slots = [slot for slot in self.slots.values() if not (slot.mismatched or slot.broken)]
+        return self.model.early_exits and any(self._let_leave(slot) for slot in slots)
+
+    def _let_leave(self, slot: Slot) -> bool:
+        ranks, first = self.view.ranks, next(iter(slot.entries.values()))
+        root, tensors = first.root, first.inputs or first.outputs
+        if root is None or not tensors or run_error(self.model, first) is not None:
+            return False
+        here = [place for place, rank in enumerate(ranks) if rank in slot.entries]
+        length, itemsize = tensors[0].numel(), tensors[0].element_size()
+        free = may_leave(first.op, root, len(ranks), here, length=length, itemsize=itemsize)
+        leaving = [place for place in free if ranks[place] not in slot.left]
+        for place in leaving:
+            take_share(slot.entries[ranks[place]], place, slot.entries[ranks[root]])
+        for place in leaving:
+            slot.left[ranks[place]] = None
+            slot.entries[ranks[place]] = left_behind(slot.entries[ranks[place]])
+        woken = [self.sim.go_on_after(slot.gathering, ranks[place]) for place in leaving]
+        return any(woken)
 
     # -- messages ------------------------------------------------------------------------------------------------
 
     def post_send(self, rank: int, peer: int, tensor: Tensor, tag: int, stack: Stack) -> Message:
         """Send from `rank` to `peer` (global ranks). Complete once the receive is posted, whatever the size."""
+        return self.offer(self.prepare_send(rank, peer, tensor, tag, stack))
+
+    def prepare_send(self, rank: int, peer: int, tensor: Tensor, tag: int, stack: Stack) -> Message:
+        """A send that nobody meets before `offer`."""
+        self.sim.announce("send", ("message", self.key, peer, rank, tag))
         message = Message(PeerWait("send", self.view, rank, peer, tag), tensor, self.sim.scheduler.event(), stack)
+        message.token = host_order.send(self.sim, tensor, stack)
+        message.position = self.sim.position()
         self.sim.log("send", self.view.label, f"to={peer}", f"tag={tag}")
-        return self._post(message, self._sends, self._receives, _fits)
+        return message
 
     def post_receive(self, rank: int, peer: int, tensor: Tensor, tag: int, stack: Stack) -> Message:
         """Receive at `rank` from `peer` (global rank, or ANY_SOURCE)."""
+        return self.offer(self.prepare_receive(rank, peer, tensor, tag, stack))
+
+    def prepare_receive(self, rank: int, peer: int, tensor: Tensor, tag: int, stack: Stack) -> Message:
+        """A receive that nobody meets before `offer`."""
+        self.sim.announce("recv", ("receive", self.key, rank, peer, tag))
         message = Message(PeerWait("recv", self.view, rank, peer, tag), tensor, self.sim.scheduler.event(), stack)
+        message.position = self.sim.position()
         self.sim.log("recv", self.view.label, f"from={peer}", f"tag={tag}")
+        return message
+
+    def offer(self, message: Message) -> Message:
+        """Let the other end meet a message, if it is there already or once it comes."""
+        if message.wait.op == "send":
+            return self._post(message, self._sends, self._receives, _fits)
         return self._post(message, self._receives, self._sends, lambda mine, theirs: _fits(theirs, mine))
 
     def _post(
@@ -178,6 +266,7 @@ class Communicator:
         for other in others:
             if fits(message.wait, other.wait):
                 others.remove(other)
+                self.sim.follow(other.position)
                 sends = message.wait.op == "send"
                 self._deliver(message, other) if sends else self._deliver(other, message)
                 return message
@@ -189,11 +278,15 @@ class Communicator:
             self._note_message(send, receive)
             return
         deliver(receive.tensor, send.tensor)
+        receive.token = send.token
         send.partner, receive.partner = receive.wait.rank, send.wait.rank
         send.met.succeed()
         receive.met.succeed()
         self.sim.scheduler.progress()
         self.sim.log("message", self.view.label, f"{send.wait.rank}->{receive.wait.rank}", f"tag={send.wait.tag}")
+        for finished in (send.finished, receive.finished):
+            if finished is not None:
+                finished()
 
     def _note_message(self, send: Message, receive: Message) -> None:
         def facts(message: Message) -> dict[str, object]:
@@ -245,6 +338,7 @@ def _fits(send: PeerWait, receive: PeerWait) -> bool:
         send.peer == receive.rank
         and receive.peer in (send.rank, ANY_SOURCE)
         and send.tag == receive.tag
+        and send.channel == receive.channel
     )  # fmt: skip
 
 

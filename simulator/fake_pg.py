@@ -2,14 +2,14 @@
 
 torch's own Python layer calls these where it would call the C++ groups. Each rank has its own `SimProcessGroup`; those
 that belong together share a `Communicator`. Neighbours: collective_calls (the other half of the class), backends (how
-they differ), arguments (what they refuse), work (what asynchronous calls return), collectives (how data moves).
+they differ), arguments (what they refuse), work (what asynchronous calls return), collectives (how data moves),
+device_work (what `nccl` does while the host goes on).
 
 What is not modelled:
 - time: a collective takes no virtual time, only waiting does;
 - the mess that a real backend makes of a mismatch (abort, hang, mixed data): the simulator reports a finding, and the
   ranks of that collective wait until they are ended or time out;
-- CUDA streams: a synchronous call on `nccl` blocks the host until its peers have come, where the real one returns;
-- `nccl` takes CPU tensors, since there is no simulated accelerator yet; its batches of messages are single messages;
+- an accelerator: `nccl` takes CPU tensors, and counts as its own those that its device has still to do with;
 - `torch.ops.c10d.*` called by hand: those operators want a backend of C++, and raise;
 - a rank that *returns* keeps its connections: its peers wait, and the report says that it has finished. Real gloo
   raises `Connection closed by peer` once the process is gone. A rank that fails or is killed does close them.
@@ -18,23 +18,31 @@ What is not modelled:
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from copy import copy
 from datetime import timedelta
+from types import FrameType
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from simulator.arguments import run_error
 from simulator.backends import GLOO, MODELS, MOONCAKE, NCCL, BackendModel
 from simulator.collective_calls import CollectiveCalls
 from simulator.collectives import Entry
 from simulator.communicator import ANY_SOURCE, Communicator, Slot
+from simulator.device_work import Batch, CollectiveUnit, DeviceWork, MessageUnit, holds_host, launch, settle
 from simulator.engine.site import Stack
+from simulator.engine.task import Task
 from simulator.monitored import monitored_barrier
+from simulator.records import Gathering
+from simulator.torch_world import host_order
+from simulator.torch_world.in_flight import asked_for_handle, begin, leave
 from simulator.torch_world.simulation import Simulation
-from simulator.work import AllWork, CollectiveWork, FinishedWork, LambdaWork, MessageWork, SimFuture, SimWork
+from simulator.work import CollectiveWork, FinishedWork, LambdaWork, MessageWork, SimFuture, SimWork
 
 __all__ = [
     "GLOO", "MODELS", "MOONCAKE", "NCCL", "BackendModel", "FinishedWork", "Options", "SimFuture", "SimProcessGroup",
@@ -110,7 +118,8 @@ class SimProcessGroup(CollectiveCalls, _TorchGroup):  # type: ignore[misc]
         self._desc = comm.view.desc
         self._store = store
         self.unwaited: dict[int, SimWork] = {}
-        self._coalescing: list[SimWork] | None = None
+        self._last_call: tuple[Task | None, Gathering, Stack] | None = None
+        self._batch: Batch | None = None
         self._splits = 0
 
     # -- identity ------------------------------------------------------------------------------------------------
@@ -193,6 +202,7 @@ class SimProcessGroup(CollectiveCalls, _TorchGroup):  # type: ignore[misc]
     def eager_connect_single_device(self, device: Any = None) -> None:
         """Connect now: wait for all members, or for all members of the group that this one is split from."""
         source = self.options.split_from
+        self.comm.eager = True
         (self if source is None else source)._meet("connect" if source is None else "split")
 
     def perform_nocolor_split(self, device: Any = None) -> None:
@@ -206,10 +216,24 @@ class SimProcessGroup(CollectiveCalls, _TorchGroup):  # type: ignore[misc]
         return self._splits
 
     def shutdown(self) -> None:
+        """Close the group. On a device, first wait for what it has still to do (unless an exception is on its way)."""
+        context = self.sim.here()
+        if context is not None and not self.closed and sys.exc_info()[0] is None:
+            leave(self.sim, context, self)
+        if self.model.on_device and context is not None and context.device is not None:
+            if sys.exc_info()[0] is None and not self.closed:
+                context.device.finish(self.comm)
+            context.device.give_up(self.comm)
         self.closed = True
         self.sim.log("shutdown", self.comm.view.label)
 
-    abort = shutdown
+    def abort(self) -> None:
+        """Close the group, and drop what its device has still to do."""
+        context = self.sim.here()
+        if context is not None and context.device is not None:
+            context.device.give_up(self.comm)
+        self.closed = True
+        self.sim.log("shutdown", self.comm.view.label)
 
     def __repr__(self) -> str:
         return f"<{self.model.name} group {self.comm.view.label!r} ranks {list(self.comm.view.ranks)} (simulated)>"
@@ -225,13 +249,66 @@ class SimProcessGroup(CollectiveCalls, _TorchGroup):  # type: ignore[misc]
             return FinishedWork(self, entry.op, entry.outputs, stack, lost)
         if self.sim.probe_watch is not None:
             self.sim.probe_watch(entry.op, stack)
+        caller = sys._getframe(2)
+        on_device = self.model.on_device and entry.op not in ("connect", "split")
+        work = self._on_device(entry, stack, caller) if on_device else self._on_host(entry, stack)
+        if caller.f_globals.get("__name__") == "torch._ops":
+            self.unwaited[id(work)] = work
+        elif not isinstance(work, FinishedWork):
+            tensors = (entry.inputs, entry.outputs)
+            begin(self.sim, work, entry.op, self, stack, tensors, is_async=entry.terms.is_async)
+        return work
+
+    def _on_host(self, entry: Entry, stack: Stack) -> SimWork:
+        settle(self.sim, [*entry.inputs, *entry.outputs])
+        part = self._part(entry, stack)
         slot = self._slot(entry, stack)
+        self._note_threads(slot.gathering, stack)
         lazy = entry.op == "reduce_scatter" and self.model.lazy_messages
         kind = LambdaWork if lazy else CollectiveWork
-        work = kind(self, slot, entry.outputs, stack, entry.limit_s)
-        if sys._getframe(2).f_globals.get("__name__") == "torch._ops":
-            self.unwaited[id(work)] = work
-        return self._issued(work)
+        work = kind(self, slot, entry.outputs, stack, entry.terms.limit_s)
+        work.part = part
+        return work
+
+    def _note_threads(self, mine: Gathering, stack: Stack) -> None:
+        """Another thread of this rank is in a collective of this group: nothing can have ordered the two calls."""
+        task, last = self.sim.scheduler.current, self._last_call
+        self._last_call = (task, mine, stack)
+        if last is None or last[0] is task or last[0] is None or last[0].wait is None:
+            return
+        if last[0].wait.what is last[1]:
+            self.sim.note(
+                "threads_at_once",
+                "two threads are in collectives of one group",
+                stack=stack,
+                group=self.comm.view,
+                op=mine.op,
+                other_op=last[1].op,
+                other=last[2],
+            )
+
+    def _on_device(self, entry: Entry, stack: Stack, caller: FrameType) -> SimWork:
+        refused = run_error(self.model, entry)
+        if refused is not None:
+            raise refused
+        part = self._part(entry, stack)
+        slot, calling = self.comm.call(self.global_rank, entry, stack)
+        unit = CollectiveUnit(self.comm, self.global_rank, entry, stack, slot, calling, part)
+        if self._batch is not None:
+            return self._in_batch(unit, entry.op, stack, is_async=entry.terms.is_async)
+        batch = Batch([unit], entry.terms.is_async, entry.terms.limit_s, holds_host(caller))
+        return launch(self, batch, entry.op, stack, "group")
+
+    def _in_batch(self, unit: CollectiveUnit | MessageUnit, op: str, stack: Stack, *, is_async: bool = True) -> SimWork:
+        assert self._batch is not None
+        self._batch.units.append(unit)
+        self._batch.is_async = is_async
+        return FinishedWork(self, op, unit.tensors, stack)
+
+    def _part(self, entry: Entry, stack: Stack) -> host_order.Part | None:
+        token = ("collective", self.comm.number, self.comm.next_seq.get(self.global_rank, 0))
+        is_root = entry.root == self._group_rank
+        return host_order.enter(self.sim, token, entry.op, is_root, entry.inputs, entry.outputs, stack)
 
     def _slot(self, entry: Entry, stack: Stack) -> Slot:
         return self.comm.enter(self.global_rank, entry, stack)
@@ -258,6 +335,7 @@ class SimProcessGroup(CollectiveCalls, _TorchGroup):  # type: ignore[misc]
 
     def release(self) -> None:
         """The run is over: take what nobody has waited for out of torch's registry."""
+        self._last_call = None
         for work in self.unwaited.copy().values():
             for tensor in work.result():
                 with suppress(RuntimeError):
@@ -268,11 +346,6 @@ class SimProcessGroup(CollectiveCalls, _TorchGroup):  # type: ignore[misc]
         """A time-out struck here: gloo closes all connections of the group."""
         if self.model.notices_death:
             self.comm.give_up(self.global_rank, reason)
-
-    def _issued(self, work: SimWork) -> SimWork:
-        if self._coalescing is not None:
-            self._coalescing.append(work)
-        return work
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
         if not self.model.monitored_barrier:
@@ -287,12 +360,33 @@ class SimProcessGroup(CollectiveCalls, _TorchGroup):  # type: ignore[misc]
     def send(self, tensors: list[Tensor], peer: int, tag: int = 0) -> SimWork:
         self._must.message(tensors, tag, "send to", peer, self._group_rank)
         self._check_connected("send", peer)
-        return self._issued(self.post_send(tensors[0], peer, tag, self.sim.sites.capture(1)))
+        stack = self.sim.sites.capture(1)
+        on_device = self.model.on_device
+        work: SimWork = (
+            self._message_on_device("send", tensors[0], peer, tag, stack)
+            if on_device
+            else self.post_send(tensors[0], peer, tag, stack)
+        )
+        return self._posted(work, "send", stack, (tensors, ()))
 
     def recv(self, tensors: list[Tensor], peer: int, tag: int = 0) -> SimWork:
         self._must.message(tensors, tag, "recv from", peer, self._group_rank)
         self._check_connected("recv", peer)
-        return self._issued(self.post_receive(tensors[0], peer, tag, self.sim.sites.capture(1)))
+        stack = self.sim.sites.capture(1)
+        on_device = self.model.on_device
+        work: SimWork = (
+            self._message_on_device("recv", tensors[0], peer, tag, stack)
+            if on_device
+            else self.post_receive(tensors[0], peer, tag, stack)
+        )
+        return self._posted(work, "recv", stack, ((), tensors))
+
+    def _posted(
+        self, work: SimWork, op: str, stack: Stack, tensors: tuple[Sequence[Tensor], Sequence[Tensor]]
+    ) -> SimWork:
+        if not isinstance(work, FinishedWork):
+            begin(self.sim, work, op, self, stack, tensors, is_async=asked_for_handle())
+        return work
 
     def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> SimWork:
         if not self.model.any_source:
@@ -300,7 +394,8 @@ class SimProcessGroup(CollectiveCalls, _TorchGroup):  # type: ignore[misc]
         someone = 0 if self._group_rank else self.size() - 1
         self._must.message(tensors, tag, "recv from", someone, self._group_rank)
         self._check_connected("recv", ANY_SOURCE)
-        return self._issued(self.post_receive(tensors[0], ANY_SOURCE, tag, self.sim.sites.capture(1)))
+        stack = self.sim.sites.capture(1)
+        return self._posted(self.post_receive(tensors[0], ANY_SOURCE, tag, stack), "recv", stack, ((), tensors))
 
     recvAnysource = recv_anysource
 
@@ -312,26 +407,45 @@ class SimProcessGroup(CollectiveCalls, _TorchGroup):  # type: ignore[misc]
 
     def post_send(self, tensor: Tensor, peer: int, tag: int, stack: Stack) -> MessageWork:
         """A send to group rank `peer`."""
+        settle(self.sim, [tensor])
         ranks = self.comm.view.ranks
         return MessageWork(self, self.comm.post_send(self.global_rank, ranks[peer], tensor, tag, stack))
 
     def post_receive(self, tensor: Tensor, peer: int, tag: int, stack: Stack) -> MessageWork:
         """A receive from group rank `peer`, or from ANY_SOURCE."""
+        settle(self.sim, [tensor])
         source = ANY_SOURCE if peer == ANY_SOURCE else self.comm.view.ranks[peer]
         return MessageWork(self, self.comm.post_receive(self.global_rank, source, tensor, tag, stack))
+
+    def _message_on_device(self, op: str, tensor: Tensor, peer: int, tag: int, stack: Stack) -> SimWork:
+        """In a batch, or where the group was connected eagerly, on its communicator; else on one of the two ranks."""
+        comm, mine, other = self.comm, self.global_rank, self.comm.view.ranks[peer]
+        channel = "group" if comm.eager or self._batch is not None else "pair"
+        prepare = comm.prepare_send if op == "send" else comm.prepare_receive
+        message = prepare(mine, other, tensor, tag if self.model.has_tags else 0, stack)
+        message.wait.channel = channel
+        unit = MessageUnit(comm, message, channel)
+        if self._batch is not None:
+            return self._in_batch(unit, op, stack)
+        stream = channel if channel == "group" else (min(mine, other), max(mine, other))
+        work: DeviceWork = launch(self, Batch([unit]), op, stack, stream)
+        return work
 
     # -- batches and splits --------------------------------------------------------------------------------------
 
     def _start_coalescing(self, device: Any) -> None:
         if not self.model.coalesces:
             raise RuntimeError(f"Backend {self.model.name} does not support startCoalescing")
-        self._coalescing = []
+        self._batch = Batch()
 
     def _end_coalescing(self, device: Any) -> SimWork:
         if not self.model.coalesces:
             raise RuntimeError(f"Backend {self.model.name} does not support endCoalescing")
-        parts, self._coalescing = self._coalescing or [], None
-        return AllWork(self, parts)
+        batch, self._batch = self._batch, None
+        stack = self.sim.sites.capture(1)
+        if batch is None or not batch.units:
+            return FinishedWork(self, "coalesced", [], stack)
+        return launch(self, batch, "coalesced", stack, "group")
 
     start_coalescing, end_coalescing = _start_coalescing, _end_coalescing
 
@@ -355,6 +469,7 @@ class SimProcessGroup(CollectiveCalls, _TorchGroup):  # type: ignore[misc]
         ranks = tuple(parent.ranks[rank] for rank in new_ranks)
         store = type(self._store)(f"{name}/", self._store)
         room = meet(self.sim, store, type(parent)(name, desc, ranks, parent.backend), wait_s=None)
+        room.comm.eager = True
         limit = timeout or timedelta(seconds=self.timeout_s)
         child = SimProcessGroup(
             self.sim, self.model, room.comm, new_ranks.index(self._group_rank), store, limit

@@ -19,6 +19,7 @@ from types import CodeType, ModuleType
 from typing import Any, NamedTuple
 
 from simulator.cluster import Cluster
+from simulator.cohort import RankFunction
 from simulator.engine.errors import UsageError
 from simulator.options import NEVER_ISOLATED
 from simulator.outcome import Outcome
@@ -31,15 +32,39 @@ def run_job(job: Job, *, replay: str = "", **options: Any) -> Outcome:
     Raises:
         UsageError: there is no such script or module.
     """
+    with on_path(job):
+        cluster = cluster_of(job, function_of(job), **options)
+        cluster.replay = replay
+        return cluster.run()
+
+
+def function_of(job: Job) -> RankFunction:
+    """What each rank of a job runs. Its code is compiled once, by the first rank that runs it.
+
+    Raises:
+        UsageError: there is no such script.
+    """
+    return _rank_function(_module_loader(job.target) if job.as_module else _script_loader(job.target), job)
+
+
+def cluster_of(job: Job, fn: RankFunction, **options: Any) -> Cluster:
+    """A cluster that runs `fn` as the ranks of a job, to be run while `on_path` is open."""
     options["isolate"] = (*_neighbours(job), *options.get("isolate", ()))
     cluster = Cluster(nodes=job.nodes, gpus_per_node=job.ranks_per_node, agent_store=job.agent_store, **options)
-    cluster.replay = replay
-    load = _module_loader(job.target) if job.as_module else _script_loader(job.target)
-    cluster.launch(_rank_function(load, job), ranks=job.ranks, env=job.env)
+    return cluster.launch(fn, ranks=job.ranks, env=job.env)
+
+
+@contextmanager
+def on_path(job: Job) -> Iterator[None]:
+    """While open, the script's folder (the working directory, for a module) is first on the path of imports.
+
+    Raises:
+        UsageError: there is no such module.
+    """
     with _first_on_path(os.getcwd() if job.as_module else os.path.dirname(os.path.realpath(job.target))):
         if job.as_module:
             _check_module(job.target)
-        return cluster.run()
+        yield
 
 
 def _neighbours(job: Job) -> tuple[str, ...]:

@@ -123,13 +123,64 @@ class Observe(NamedTuple):
 MemoryEvent = Access | Fence | CtaBarrier | Publish | Observe
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """What one rank brings to a rendezvous.
+
+    Attributes:
+        region: number of the buffer's region, which says where it was allocated.
+        nbytes, pad_bytes: sizes of the buffer and of its signal pad.
+        shape, dtype: of the tensor that was given.
+        device: as it was asked for with an index (`cuda:1`); empty if without one.
+        node: number of the rank's host.
+        multicast: the rank's device and environment allow it.
+        stack: of the call.
+    """
+
+    region: int
+    nbytes: int
+    pad_bytes: int
+    shape: tuple[int, ...]
+    dtype: str
+    device: str
+    node: int
+    multicast: bool
+    stack: Stack
+
+
+@dataclass(slots=True)
+class Rendezvous:
+    """One rendezvous of one group.
+
+    Attributes:
+        name, label, ranks, backend: of the group, as in `GroupView`.
+        seq: its number in the group, from 0.
+        offers: rank to what it brought.
+        refused: why torch refuses it (`nodes`, `devices`, `sizes`, `pads`); empty if it does not.
+    """
+
+    name: str
+    label: str
+    ranks: tuple[int, ...]
+    backend: str
+    seq: int
+    offers: dict[int, Offer] = field(default_factory=dict)
+    refused: str = ""
+
+
 @dataclass(slots=True)
 class MemoryLog:
-    """All regions, actors and events of a run; empty if no rank allocated symmetric memory."""
+    """What a run did to shared memory; empty if no rank allocated any.
+
+    Attributes:
+        regions, actors, events: everything that was allocated, who touched it, and how, in order.
+        meetings: every rendezvous, in the order in which the first rank came.
+    """
 
     regions: list[Region] = field(default_factory=list)
     actors: list[Actor] = field(default_factory=list)
     events: list[MemoryEvent] = field(default_factory=list)
+    meetings: list[Rendezvous] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -139,8 +190,14 @@ class WordWait:
     Attributes:
         actor: number of the waiting actor.
         group_ranks: global ranks that can reach the words.
+        expected: those of them that have to write; () if the waiting code does not say.
+        op: what waits, in the same words on each rank, e.g. `barrier(channel=0) on group 'tp'`; empty for kernels.
+        told: who has not done what, e.g. `rank 1 has not signalled`; empty for kernels.
     """
 
     actor: int
     words: tuple[tuple[int, int], ...]
     group_ranks: tuple[int, ...]
+    expected: tuple[int, ...] = ()
+    op: str = ""
+    told: str = ""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from simulator.engine.carrier import CARRIERS
 from simulator.engine.errors import require
+from simulator.engine.lag import Delays, Recipe
 from simulator.engine.scheduler import Limits, Policy, Scheduler, in_order
 from simulator.torch_world.probe import PROBES
 
@@ -36,10 +37,14 @@ class ClusterOptions:
     """Functions that probe the topology."""
     probe_crash: str = "first"
     """Who dies in a probe on a single-node Mooncake set-up: `first`, `all` or `none`."""
+    multicast: bool = True
+    """The devices of a node can be written to all at once (NVLink multicast): symmetric memory has such addresses."""
     agent_store: tuple[str, int] | None = None
     """(host, port) of a TCPStore that a launcher keeps, as torchrun's agent does; None: rank 0 keeps it."""
     policy: Policy = in_order
     """Chooses among the ranks that are ready."""
+    delays: Recipe | Delays | None = None
+    """A schedule: says before which operations a rank falls behind. `policy` is not asked then."""
     on_tick: Callable[[Scheduler], None] = lambda scheduler: None
     """Called about four times a second, from another thread: progress."""
 
@@ -58,6 +63,10 @@ class ClusterOptions:
             fits = top.isidentifier() and top not in NEVER_ISOLATED
             require(fits, f"isolate {pattern!r}: name a module of your own; {', '.join(NEVER_ISOLATED)} stay shared")
         require(self.seed >= 0, f"seed={self.seed}: give 0 or more")
+        require(self.delays is None or self.policy is in_order, "give either a policy or delays, not both")
+        fits = self.delays is None or isinstance(self.delays, Recipe) or callable(self.delays)
+        require(fits, f"delays={self.delays!r}: give a schedule, a function, or None")
+        require(isinstance(self.multicast, bool), f"multicast={self.multicast!r}: give True or False")
         for name in ("policy", "on_tick"):
             require(callable(getattr(self, name)), f"{name}={getattr(self, name)!r}: give a function")
         require(self.nodes >= 1, f"nodes={self.nodes}: a cluster has at least one node")

@@ -7,6 +7,7 @@ from typing import Any
 
 from simulator.analysis.findings import Finding, Verdict
 from simulator.engine.errors import HangcheckError
+from simulator.engine.lag import Lag
 from simulator.engine.scheduler import End
 from simulator.engine.trace import Trace
 from simulator.records import RankRecord
@@ -16,8 +17,8 @@ from simulator.report.text import render
 class SimulationFailed(HangcheckError, AssertionError):
     """The code under test is bad; the message is the report, `outcome` has the data."""
 
-    def __init__(self, outcome: Outcome) -> None:
-        super().__init__(outcome.report())
+    def __init__(self, outcome: Outcome, report: str = "") -> None:
+        super().__init__(report or outcome.report())
         self.outcome = outcome
 
 
@@ -31,6 +32,7 @@ class Outcome:
         findings: what is wrong, the explanation first; warnings included.
         end: why the run ended.
         virtual_s: virtual seconds that passed.
+        lag: under a schedule, who fell behind where, and the log of operations.
     """
 
     verdict: Verdict
@@ -42,6 +44,7 @@ class Outcome:
     end: End
     virtual_s: float
     replay: str
+    lag: Lag | None = None
 
     @property
     def ok(self) -> bool:

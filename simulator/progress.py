@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -32,11 +33,15 @@ class Progress:
 
     def tick(self, scheduler: Scheduler) -> None:
         """Show where `scheduler` is."""
+        self.show(lambda: describe(scheduler))
+
+    def show(self, line: Callable[[], str]) -> None:
+        """Show what `line` returns, if it is time to."""
         if not self._wanted or monotonic() - self._since < QUIET_S:
             return
         if self._console is None:
             self._open()
-        text = describe(scheduler)
+        text = line()
         if self._live is not None:
             from rich.text import Text
 

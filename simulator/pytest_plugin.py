@@ -14,6 +14,10 @@
         cluster.join(grow, ranks=2, rank_offset=4, at_s=1.0)
         cluster.run()                                    # or cluster.run(check=False)
 
+    @pytest.mark.hangcheck_explore(schedules=50)
+    def test_no_order_of_the_ranks_matters(simulate):
+        simulate(work, 4)                                # under 50 schedules; fails with the shortest bad one
+
 pytest loads this file in every session of every project that has hangcheck installed, so it imports torch, and the
 simulator with it, only once a fixture is used.
 """
@@ -21,15 +25,21 @@ simulator with it, only once a fixture is used.
 from __future__ import annotations
 
 import argparse
+import os
+import re
 import shlex
 import sys
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
     from simulator.checked_cluster import CheckedCluster
+    from simulator.exploration.exploration import Exploration
     from simulator.outcome import Outcome
 
     ClusterFactory = Callable[..., CheckedCluster]
@@ -40,12 +50,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """The seed: --hangcheck-seed, else the setting hangcheck_seed, else 0."""
     group = parser.getgroup("hangcheck", "simulated ranks")
     group.addoption("--hangcheck-seed", type=_seed, metavar="N", help="seed of simulations (default: the ini setting)")
+    group.addoption(
+        "--hangcheck-schedule", metavar="FILE", help="run the one simulation that this schedule is for under it"
+    )
     parser.addini("hangcheck_seed", "seed of simulations, a whole number from 0 on (default 0)", default="0")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Refuses a setting that is no seed, before any test runs."""
     seed_of(config)
+    config.addinivalue_line(
+        "markers",
+        "hangcheck_explore(schedules=100, policy='pct', depth=3, seed=None, workers=1): "
+        "simulate under many schedules, and fail if one of them ends badly",
+    )
 
 
 def _seed(text: str) -> int:
@@ -78,17 +96,60 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 @pytest.fixture
 def hangcheck_cluster(request: pytest.FixtureRequest) -> ClusterFactory:
     """Makes clusters: `hangcheck_cluster(nodes=2)`. Options: see `simulator.cluster.ClusterOptions`."""
-    seed = seed_of(request.config)
-    replay = shlex.join(["pytest", request.node.nodeid, "--hangcheck-seed", str(seed)])
+    marked, runs = _MarkedTest(request), count(1)
 
     def make(**options: Any) -> CheckedCluster:
         from simulator.checked_cluster import CheckedCluster
 
-        cluster = CheckedCluster(**{"seed": seed, **options})
-        cluster.replay = replay
-        return cluster
+        return marked.prepared(CheckedCluster(**{"seed": marked.seed, **options}), next(runs))
 
     return make
+
+
+class _MarkedTest:
+    """What the command line and the mark `hangcheck_explore` ask of the clusters of one test."""
+
+    def __init__(self, request: pytest.FixtureRequest) -> None:
+        self.seed = seed_of(request.config)
+        self._command = shlex.join(["pytest", request.node.nodeid, "--hangcheck-seed", str(self.seed)])
+        self._mark = request.node.get_closest_marker("hangcheck_explore")
+        self._schedule: str | None = request.config.getoption("--hangcheck-schedule")
+        self._file = _schedule_file(request)
+
+    def prepared(self, cluster: CheckedCluster, number: int) -> CheckedCluster:
+        """The cluster that is the test's `number`th."""
+        cluster.replay = self._command
+        if self._schedule is not None:
+            self._follow(cluster, number, self._schedule)
+        elif self._mark is not None:
+            from simulator.checked_cluster import marked
+
+            replay = f"{self._command} --hangcheck-schedule {shlex.quote(str(self._file))}"
+            command = f"{self._command} # run {number}"
+            how = marked(self._mark.kwargs, self.seed)
+            cluster.exploring = {**how, "command": command, "replay": replay}
+            cluster.save = self._save
+        return cluster
+
+    def _save(self, exploration: Exploration) -> None:
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        self._file.write_text(exploration.schedule.to_text())
+
+    def _follow(self, cluster: CheckedCluster, number: int, path: str) -> None:
+        from simulator.exploration.schedule import Schedule
+
+        schedule = Schedule.from_text(Path(path).read_text())
+        if schedule.program.endswith(f"# run {number}"):
+            cluster.options = replace(cluster.options, delays=schedule)
+            cluster.replay = f"{self._command} --hangcheck-schedule {shlex.quote(path)}"
+
+
+def _schedule_file(request: pytest.FixtureRequest) -> Path:
+    """Where the schedule of a failing test goes: into pytest's cache."""
+    cache = getattr(request.config, "cache", None)
+    folder = Path(".pytest_cache") / "d" / "hangcheck" if cache is None else cache.mkdir("hangcheck")
+    name = re.sub(r"[^\w.-]+", "-", request.node.nodeid)
+    return Path(os.path.relpath(folder / f"{name}.schedule"))
 
 
 @pytest.fixture

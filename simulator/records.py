@@ -53,13 +53,14 @@ class Gathering:
 
 @dataclass(slots=True)
 class PeerWait:
-    """A send or receive that waits for its partner (`peer` -1: any source)."""
+    """A send or receive that waits for its partner (`peer` -1: any source); both must be on one `channel`."""
 
     op: str
     group: GroupView
     rank: int
     peer: int
     tag: int
+    channel: str = "group"
 
 
 @dataclass(slots=True)
@@ -137,7 +138,10 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """One task that waits, as seen when nothing could move any more."""
+    """One task that waits, as seen when nothing could move any more.
+
+    `read_at`: where its host waits for a device, if not at the call itself.
+    """
 
     rank: int
     thread: str
@@ -145,6 +149,7 @@ class Blocked:
     text: str
     stack: Stack
     what: object
+    read_at: Stack = ()
 
 
 @dataclass(slots=True)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 
 from simulator.analysis.diagnose import diagnose
+from simulator.analysis.early_exits import as_if_they_had_stayed
 from simulator.analysis.facts import RunFacts
 from simulator.analysis.findings import Finding, overall
 from simulator.cohort import Cohort, Placement, together
+from simulator.device_work import leave_device
 from simulator.engine.errors import RankEnded, SimulatorFault, UsageError
+from simulator.engine.lag import Delays, Recipe
 from simulator.engine.scheduler import End, Scheduler
 from simulator.engine.site import Frame, Stack
 from simulator.options import ClusterOptions
@@ -21,6 +24,7 @@ from simulator.outcome import Outcome
 from simulator.records import Blocked, RankRecord
 from simulator.torch_world.context import Node, RankContext
 from simulator.torch_world.group_calls import PendingGroup
+from simulator.torch_world.in_flight import leave
 from simulator.torch_world.probe import ProbeWatch
 from simulator.torch_world.process import leave_process
 from simulator.torch_world.simulation import Simulation
@@ -28,6 +32,8 @@ from simulator.torch_world.stage import Stage
 from simulator.torch_world.switching import Switching
 
 FIRST_PID = 4000
+SHIFT = 1_000
+"""How far pids are shifted in a shifted run; its clocks start later, and each look at them costs a microsecond."""
 SEEDS_PER_RUN = 1 << 16
 STRIKES_MAX = 1_000
 """Time-outs that may strike in a row without anybody making progress, before the run counts as hung ..."""
@@ -41,9 +47,21 @@ class Run:
     Args:
         stage: where it runs.
         replay: the command that runs it again, or nothing.
+        delays: in place of those of the options.
+        shifted: with another clock and other pids. What differs then was measured, not computed.
     """
 
-    def __init__(self, stage: Stage, options: ClusterOptions, cohorts: Sequence[Cohort], replay: str) -> None:
+    def __init__(
+        self,
+        stage: Stage,
+        options: ClusterOptions,
+        cohorts: Sequence[Cohort],
+        replay: str,
+        *,
+        delays: Recipe | Delays | None = None,
+        shifted: bool = False,
+    ) -> None:
+        self._shift = SHIFT if shifted else 0
         self._options = options
         self._cohorts = cohorts
         self._replay = replay
@@ -51,16 +69,22 @@ class Run:
         self._per_node = options.gpus_per_node or -(-ranks // options.nodes)
         nodes = tuple(Node(number, self._per_node) for number in range(options.nodes))
         self._switching = Switching(shared_thread=options.carrier == "greenlet", isolate=options.isolate)
+        given = options.delays if delays is None else delays
+        self._delays = given.start() if hasattr(given, "start") else given
         self._scheduler = Scheduler(
             carrier=options.carrier,
             limits=options.limits,
             policy=options.policy,
+            delays=self._delays,
             on_switch=self._switching,
             on_quiescent=self._quiescent,
             on_tick=options.on_tick,
+            beside=stage.beside,
         )
         self._sim, self._servers = stage.sim, stage.servers
         self._sim.begin(self._scheduler, nodes)
+        self._sim.multicast = options.multicast
+        self._sim.clock_tick_s = self._shift * 1e-9
         self._sim.has_joiners = any(cohort.kind != "launch" for cohort in cohorts)
         self._sim.probe_watch = ProbeWatch(self._sim, probes=options.probe_functions, crash=options.probe_crash)
         if options.agent_store is not None:
@@ -86,6 +110,7 @@ class Run:
         finally:
             self._scheduler.drain()
             self._sim.sites.forget()
+            self._sim.release_memory()
             self._release_groups()
         if isinstance(self._scheduler.fault, UsageError):
             raise self._scheduler.fault
@@ -93,6 +118,9 @@ class Run:
             raise SimulatorFault(f"the simulator failed: {self._scheduler.fault!r}") from self._scheduler.fault
         if self._refused is not None:
             raise self._refused
+        check = getattr(self._delays, "check", None)
+        if check is not None:
+            check()
         records = self._sim.records.ranks
         return Outcome(
             overall(findings),
@@ -104,6 +132,7 @@ class Run:
             end,
             virtual_s,
             self._replay,
+            self._scheduler.lag,
         )
 
     def _release_groups(self) -> None:
@@ -112,7 +141,8 @@ class Run:
                 group.release()
 
     def _diagnose(self, end: End) -> tuple[Finding, ...]:
-        self._sim.records.final = () if end is End.FINISHED else self._blocked()
+        blocked = () if end is End.FINISHED else self._blocked()
+        self._sim.records.final = as_if_they_had_stayed(blocked, self._sim.records)
         spinner = self._scheduler.spinner
         stuck_at: Stack = () if spinner is None else self._sim.sites.of_frame(spinner[1])
         facts = RunFacts(
@@ -149,8 +179,9 @@ class Run:
             cohort=cohort.name,
             node=node,
             env=env,
-            pid=FIRST_PID + len(self._scheduler.tasks),
-            parent_pid=FIRST_PID - 1 - node.number,
+            pid=FIRST_PID + self._shift + len(self._scheduler.tasks),
+            parent_pid=FIRST_PID + self._shift - 1 - node.number,
+            clock_skew_s=self._shift * 0.625,
             seed=self._options.seed * SEEDS_PER_RUN + rank,
             joins=cohort.kind != "launch",
             cohort_ranks=together(cohort),
@@ -179,6 +210,8 @@ class Run:
             if self._scheduler.over:
                 return  # it is being unwound, and stays what it was when the run ended
             leave_process(self._sim, context, error)
+            if error is None:
+                leave(self._sim, context)
             record.status = record.status if error is not None else "ok"
         except RankEnded as ended:
             if self._scheduler.over:
@@ -192,6 +225,7 @@ class Run:
         """The rank's function; what it raised, if anything."""
         try:
             value = cohort.fn(context.rank, *cohort.args)
+            leave_device(context)
             if not self._scheduler.over:
                 self._results[context.rank] = value
         except RankEnded:
@@ -227,11 +261,13 @@ class Run:
     # -- quiescence --------------------------------------------------------------------------------------------------
 
     def _quiescent(self) -> bool:
-        """Only time-outs are left. True: let the earliest one strike.
+        """Only time-outs are left. True: let the earliest one strike, unless some rank can go on all the same.
 
         A time-out that the user named at the call may be meant, so it strikes; those of whole groups do so on demand
         only. Loops that wait, time out and wait again come to an end here.
         """
+        if self._sim.let_leave():
+            return True
         tasks = [task for task in self._scheduler.tasks if task.alive and task.wait is not None]
         if self._scheduler.earliest_deadline_task() is None:
             return False
@@ -246,10 +282,20 @@ class Run:
 
     def _blocked(self) -> tuple[Blocked, ...]:
         return tuple(
-            Blocked(t.owner.rank, t.name, t.wait.kind, t.wait.text, t.wait.stack, t.wait.what)
+            Blocked(t.owner.rank, t.name, t.wait.kind, t.wait.text, t.wait.stack, t.wait.what, t.wait.read_at)
             for t in self._scheduler.tasks
             if t.alive and t.wait is not None
-        )
+        ) + tuple(self._devices())
+
+    def _devices(self) -> Iterator[Blocked]:
+        """Devices that wait while their host waits for something else."""
+        waited_for = [task.wait.what for task in self._scheduler.tasks if task.alive and task.wait is not None]
+        for context in self._sim.contexts.values():
+            op = None if context.device is None or context.ended else context.device.first_open()
+            if op is not None:
+                wait = op.awaited()[1]
+                if not any(what is wait.what for what in waited_for):
+                    yield Blocked(context.rank, "device", wait.kind, wait.text, wait.stack, wait.what)
 
 
 def _note_exit(record: RankRecord, error: SystemExit, sim: Simulation) -> None:

@@ -20,6 +20,9 @@ from simulator.backends import seconds
 from simulator.communicator import ANY_SOURCE, Message, Slot
 from simulator.engine.scheduler import Wait
 from simulator.engine.site import Stack
+from simulator.records import PeerWait
+from simulator.torch_world.host_order import Part
+from simulator.torch_world.in_flight import over
 
 if TYPE_CHECKING:
     from simulator.fake_pg import SimProcessGroup
@@ -44,6 +47,8 @@ class SimFuture(torch.futures.Future):  # type: ignore[type-arg]
         """Give the future its value or error, once its work has come to an end."""
         if self._is_set or not self._work.settled():
             return
+        self._work.heard()
+        over(self._work._group.sim, self._work)
         self._is_set = True
         error = self._work.exception()
         if error is None:
@@ -90,7 +95,12 @@ class SimWork(_c.Work):
 
     Args:
         limit_s: time-out in virtual seconds; None: that of the group.
+
+    Attributes:
+        part: what its rank learns at the end, if some rank has symmetric memory.
     """
+
+    part: Part | None = None
 
     def __init__(
         self,
@@ -135,7 +145,10 @@ class SimWork(_c.Work):
         return self._error is not None or self._done()
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        return self.wait_up_to(seconds(timeout), named=True)
+        try:
+            return self.wait_up_to(seconds(timeout), named=True)
+        finally:
+            over(self._group.sim, self)
 
     def wait_up_to(self, limit_s: float | None, *, named: bool) -> bool:
         """`wait`; `named`: the user named the time-out, so it may be meant to strike."""
@@ -145,6 +158,14 @@ class SimWork(_c.Work):
             self._block(limit_s, named)
         if self._error is not None:
             raise type(self._error)(*self._error.args)
+        self.heard()
+        return True
+
+    def heard(self) -> bool:
+        """The rank hears of the end. True, so that a query can say it in passing."""
+        part, self.part = self.part, None
+        if part is not None and self._error is None:
+            part.finish()
         return True
 
     def wait_quietly(self) -> None:
@@ -193,10 +214,17 @@ class SimWork(_c.Work):
     def is_completed(self) -> bool:
         if not self.settled():
             self._group.sim.scheduler.poll(f"{self._op}.is_completed()")
-        return self.settled()
+        return self._seen_to_be(self.settled())
 
     def is_success(self) -> bool:
-        return self.settled() and self._error is None
+        return self._seen_to_be(self.settled() and self._error is None)
+
+    def _seen_to_be(self, ended: bool) -> bool:
+        """A query says yes: the rank has heard of the end."""
+        if ended:
+            self.heard()
+            over(self._group.sim, self)
+        return ended
 
     def exception(self) -> BaseException | None:
         return self._error if self.settled() else None
@@ -246,7 +274,7 @@ class CollectiveWork(SimWork):
         return self._slot.barrier.released
 
     def _done(self) -> bool:
-        return self._slot.done
+        return self._slot.done or self._group.global_rank in self._slot.left
 
     def _failure(self) -> BaseException | None:
         if self._slot.error is not None:
@@ -280,6 +308,14 @@ class LambdaWork(CollectiveWork):
         raise RuntimeError("Work::getFuture not implemented.")
 
 
+def message_text(message: PeerWait) -> str:
+    """One phrase for people."""
+    other = "any rank" if message.peer == ANY_SOURCE else f"rank {message.peer}"
+    direction = "to" if message.op == "send" else "from"
+    tag = f" tag {message.tag}" if message.tag else ""
+    return f"{message.op} {direction} {other}{tag} on group '{message.group.label}'"
+
+
 class MessageWork(SimWork):
     """A posted send or receive."""
 
@@ -288,6 +324,13 @@ class MessageWork(SimWork):
         self._message = message
         self._lazy = group.model.lazy_messages
         self._waited = False
+        self._is_told = False
+
+    def heard(self) -> bool:
+        if self._op == "recv" and not self._is_told and self._error is None:
+            self._is_told = True
+            Part(self._group.sim, self._message.token, (self._message.tensor,), self._stack).finish()
+        return True
 
     def _met(self) -> Any:
         return self._message.met
@@ -304,11 +347,7 @@ class MessageWork(SimWork):
 
     def _waiting_for(self) -> Wait:
         peer = self._message.wait
-        other = "any rank" if peer.peer == ANY_SOURCE else f"rank {peer.peer}"
-        direction = "to" if peer.op == "send" else "from"
-        tag = f" tag {peer.tag}" if peer.tag else ""
-        text = f"{peer.op} {direction} {other}{tag} on group '{peer.group.label}'"
-        return Wait(peer.op, text, self._stack, peer)
+        return Wait(peer.op, message_text(peer), self._stack, peer)
 
     def wait_up_to(self, limit_s: float | None, *, named: bool) -> bool:
         self._waited = True
@@ -337,7 +376,7 @@ class MessageWork(SimWork):
         if self._lazy:
             if not self._waited:
                 self._group.sim.scheduler.poll(f"{self._op}.is_completed()")
-            return self._waited and self.settled()
+            return self._seen_to_be(self._waited and self.settled())
         return super().is_completed()
 
     def get_future(self) -> Any:
@@ -367,24 +406,3 @@ class FinishedWork(SimWork):
 
     def _done(self) -> bool:
         return True
-
-
-class AllWork(SimWork):
-    """Several pieces of work behind one handle (a coalesced batch)."""
-
-    def __init__(self, group: SimProcessGroup, parts: Sequence[SimWork]) -> None:
-        outputs = [tensor for part in parts for tensor in part.result()]
-        super().__init__(group, "coalesced", outputs, ())
-        self._parts = list(parts)
-
-    def wait_up_to(self, limit_s: float | None, *, named: bool) -> bool:
-        return all(part.wait_up_to(limit_s, named=named) for part in self._parts)
-
-    def is_completed(self) -> bool:
-        return all(part.is_completed() for part in self._parts)
-
-    def _done(self) -> bool:
-        return all(part._done() for part in self._parts)
-
-    def _failure(self) -> BaseException | None:
-        return next((error for part in self._parts if (error := part.exception()) is not None), None)

@@ -40,9 +40,8 @@ def build_workspace(group: GroupCoordinator, capacity: int) -> tuple[Workspace |
     if not _all_agree(group, offer.buffer is not None):
         return None, offer.reason or "another rank has no symmetric memory"
     assert offer.buffer is not None
-    handle = symm_mem.rendezvous(offer.buffer, group.device_group)
-    reason = _out_of_reach(handle)
-    if not _all_agree(group, not reason):
+    handle, reason = _exchange(offer.buffer, group)
+    if not _all_agree(group, handle is not None):
         return None, reason or "another rank does not reach all of its peers"
     multicast = int(handle.multicast_ptr)
     return _workspace(handle, offer.buffer, multicast if _all_agree(group, multicast != 0) else 0), ""
@@ -55,6 +54,16 @@ def _allocate(group: GroupCoordinator, nbytes: int) -> Offer:
         return Offer(symm_mem.empty(nbytes, dtype=torch.uint8, device=group.device))
     except (RuntimeError, NotImplementedError, ImportError) as error:
         return Offer(None, f"no symmetric memory on {group.device}: {str(error).splitlines()[0]}")
+
+
+def _exchange(buffer: torch.Tensor, group: GroupCoordinator) -> tuple[Any, str]:
+    """The handle, or None and the reason.  A rendezvous fails on all ranks of a group that spans nodes."""
+    try:
+        handle = symm_mem.rendezvous(buffer, group.device_group)
+    except RuntimeError as error:
+        return None, f"no rendezvous: {str(error).splitlines()[0]}"
+    reason = _out_of_reach(handle)
+    return (None, reason) if reason else (handle, "")
 
 
 def _out_of_reach(handle: Any) -> str:

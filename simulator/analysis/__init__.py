@@ -3,7 +3,15 @@
 findings    what a finding is
 facts       small questions to the records (who is alive, what did it do instead)
 contracts   new_group: the same calls, in one order, with one list each
+rank_numbers  group ranks given where torch takes global ones
+requests    tensors used before the end of a call, handles nobody waits for, threads on one group
 roles       joiners whose groups reach too far or run alone; probes
+stale_keys  groups made again under the keys of their first life
+early_exits  collectives that some ranks left before all had come
 deadlock    who waits for whom, when nothing could move any more
+symmetric   symmetric memory: buffers that do not fit together; buffer_order, signal_pads, rendezvous beside it
+memory_waits  waits for words of shared memory
+races       accesses to shared memory that nothing orders: racing_access (in words) and race_causes (why) beside it,
+            happens_before (which ones) on vector_clocks, cells and cell_past
 diagnose    all of them, in the order in which a reader wants them
 """

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from simulator.analysis.contracts import first_difference
-from simulator.analysis.facts import by_stack, grouped, keys_of, listed, spelled, waits_for
+from simulator.analysis.facts import by_stack, grouped, keys_of, listed, reading, spelled, waits_for
 from simulator.analysis.findings import Certainty, Finding, Level, Side, Verdict
+from simulator.analysis.memory_waits import word_deadlock
+from simulator.memory_records import WordWait
 from simulator.records import Blocked, Gathering, KeyWait, PeerWait, Records
 
-_UNBLOCKED_BY_PEERS = ("collective", "create", "send", "recv", "membership")
+_UNBLOCKED_BY_PEERS = ("collective", "create", "send", "recv", "membership", "word")
 
 
 def deadlocks(records: Records, blocked: Sequence[Blocked], time_s: float, level: Level = Level.TORCH) -> list[Finding]:
@@ -27,6 +30,7 @@ def _components(stuck: Sequence[Blocked]) -> list[list[Blocked]]:
         touched: set[object] = {wait.rank, *waits_for(wait)}
         touched |= {("what", id(wait.what))} if wait.what is not None else set()
         touched |= {("key", key) for key in keys_of(wait)}
+        touched |= {("words of", frozenset(wait.what.group_ranks))} if isinstance(wait.what, WordWait) else set()
         joined = [wait]
         for part in [part for part in parts if part[0] & touched]:
             parts.remove(part)
@@ -41,9 +45,13 @@ def _finding(
 ) -> Finding:
     head = _head(part)
     what = head.what
+    if isinstance(what, WordWait):
+        cycle = _cycle(part)
+        told = _cycle_sentence(cycle) if cycle else ""
+        return replace(word_deadlock(head, part, records, blocked, told), time_s=time_s, level=level)
     group = what.group if isinstance(what, Gathering | PeerWait) else None
     same = {b.rank: b.stack for b in part if b.what is what or (keys_of(head) and keys_of(b) == keys_of(head))}
-    waiting = by_stack("waiting", _doing(head), same)
+    waiting = [_with_reading(side, part) for side in by_stack("waiting", _doing(head), same)]
     wanted = waits_for(head)
     if _store_barrier_name(head):
         wanted = tuple(rank for rank in sorted(records.ranks) if rank not in same)
@@ -65,6 +73,12 @@ def _finding(
         at_other_level=_backend_sentence(head),
         time_s=time_s,
     )
+
+
+def _with_reading(side: Side, part: Sequence[Blocked]) -> Side:
+    """A side of ranks whose devices wait, with where their hosts do."""
+    places = dict.fromkeys(reading(b) for b in part if b.rank in side.ranks)
+    return replace(side, doing=side.doing + "".join(places))
 
 
 def _head(part: Sequence[Blocked]) -> Blocked:
@@ -230,6 +244,8 @@ def _remedy(head: Blocked, part: Sequence[Blocked], records: Records) -> str:
         )
     if isinstance(what, Gathering) and what.op == "create":
         return "let all members (in world mode: all ranks) make the same new_group calls in the same order"
+    if isinstance(what, Gathering) and what.op == "rendezvous":
+        return "let every rank of the group bring as many buffers to a rendezvous, in the same order"
     if isinstance(what, Gathering):
         return "let every rank of the group enter the same collectives in the same order, or none"
     if _tags_that_differ(part):
@@ -248,6 +264,13 @@ def _backend_sentence(head: Blocked) -> str:
     what = head.what
     if not isinstance(what, Gathering | PeerWait):
         return ""
+    if what.op == "rendezvous":
+        return "torch exchanges the handles through the group's store, and raises DistStoreError after its time-out"
+    if what.op == "send" and what.group.backend == "nccl":
+        return (
+            "NCCL passes a message of a few bytes on through its buffers once the two ranks are connected; a large one "
+            "holds its stream until the watchdog aborts the process (10 minutes by default)"
+        )
     return {
         "gloo": "gloo waits for the group's time-out (30 minutes by default) and then raises; once a process has "
         "exited, its peers get `Connection closed by peer`",

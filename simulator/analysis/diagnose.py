@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from simulator.analysis import contracts, roles
+from simulator.analysis import contracts, rank_numbers, requests, roles
 from simulator.analysis.deadlock import deadlocks
+from simulator.analysis.early_exits import early_exits
 from simulator.analysis.facts import RunFacts, final_blocked, grouped, is_consequence, listed, notes_of
 from simulator.analysis.findings import Certainty, Finding, Level, Side, Verdict
+from simulator.analysis.races import races
+from simulator.analysis.stale_keys import stale_keys
+from simulator.analysis.symmetric import symmetric_memory
 from simulator.engine.site import Stack
 from simulator.records import Blocked, Gathering, Note, PeerWait, RankRecord, Records
 
@@ -23,14 +27,28 @@ def diagnose(records: Records, facts: RunFacts) -> tuple[Finding, ...]:
         *crashes(records, facts),
         *contracts.missing_calls(records, facts),
         *roles.wrong_ranks(records, facts),
+        *rank_numbers.foreign_ranks(records),
+        *rank_numbers.lost_gradients(records),
+        *symmetric_memory(records),
         *exceptions(records),
+        *requests.threads_at_once(records),
         *mismatches(records),
     ]
     stalls = _stalls(records, facts, explained)
     crossed = contracts.crossed_groups(records)
     if not (stalls or crossed or any(f.kind is Verdict.MISMATCH for f in explained)):
         crossed = contracts.differing_calls(records)
-    found = [*explained, *stalls, *crossed, *_endless(records, facts)]
+    found = [
+        *explained,
+        *stalls,
+        *crossed,
+        *stale_keys(records),
+        *races(records.memory),
+        *requests.early_uses(records),
+        *requests.left_behind(records),
+        *_endless(records, facts),
+        *early_exits(records),
+    ]
     return tuple([f for f in found if not f.warning] + [f for f in found if f.warning])
 
 

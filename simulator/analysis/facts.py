@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from simulator.analysis.findings import Side
 from simulator.engine.site import Stack
+from simulator.memory_records import WordWait
 from simulator.records import Blocked, Gathering, KeyWait, Note, PeerWait, RankRecord, Records
 
 SPELLED_MAX = 16
@@ -85,7 +86,7 @@ def what_it_does(rank: int, records: Records, blocked: Sequence[Blocked]) -> tup
         return "never existed: no cohort has this rank", ()
     mine = [b for b in blocked if b.rank == rank]
     if mine:
-        return f"waits in {mine[0].text}", mine[0].stack
+        return f"waits in {mine[0].text}{reading(mine[0])}", mine[0].stack
     if record.status == "stuck":
         return "never entered", ()
     if record.status == "ok":
@@ -95,6 +96,12 @@ def what_it_does(rank: int, records: Records, blocked: Sequence[Blocked]) -> tup
     if record.status == "crash":
         return f"crashed (signal {-record.exit_code})", record.stack
     return f"ended with exit code {record.exit_code}", record.stack
+
+
+def reading(blocked: Blocked) -> str:
+    """Where the host waits, if that is elsewhere than where it gave its device what it waits for."""
+    at = blocked.read_at[:1]
+    return f"; its host waits at {at[0].place}" if at and at != blocked.stack[:1] else ""
 
 
 def grouped(role: str, ranks: Iterable[int], records: Records, blocked: Sequence[Blocked]) -> list[Side]:
@@ -120,7 +127,7 @@ def waits_for(blocked: Blocked) -> tuple[int, ...]:
         return what.missing
     if isinstance(what, PeerWait) and what.peer >= 0:
         return (what.peer,)
-    return ()
+    return what.expected if isinstance(what, WordWait) else ()
 
 
 def keys_of(blocked: Blocked) -> tuple[str, ...]:

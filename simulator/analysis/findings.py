@@ -19,6 +19,7 @@ class Verdict(StrEnum):
     WRONG_RANKS = "wrong_ranks"
     UNNEEDED_PROBE = "unneeded_probe"
     RACE = "race"
+    LEAK = "leak"
     DEADLOCK = "deadlock"
     LIVELOCK = "livelock"
     TIMEOUT = "timeout"

@@ -11,6 +11,8 @@ import _thread
 import sys
 import threading
 from collections.abc import Callable
+from functools import cache
+from types import FrameType
 from typing import Protocol
 
 import greenlet
@@ -140,17 +142,29 @@ class GreenletCarrier:
         return self._thread
 
 
+@cache
+def _calls_cpp(filename: str) -> bool:
+    return filename.replace("\\", "/").endswith(_CPP_CALLERS)
+
+
+def is_below_cpp() -> bool:
+    """Whether a C++ frame of torch lies below: a greenlet cannot be suspended there."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if _calls_cpp(frame.f_code.co_filename):
+            return True
+        frame = frame.f_back
+    return False
+
+
 def refuse_below_cpp() -> None:
-    """Raise if a C++ frame of torch lies below: a greenlet cannot be suspended there.
+    """Raise if a greenlet cannot be suspended here.
 
     Raises:
         UsageError: naming the remedy.
     """
-    frame = sys._getframe(1)
-    while frame is not None:
-        if frame.f_code.co_filename.replace("\\", "/").endswith(_CPP_CALLERS):
-            raise UsageError(
-                "a rank blocks inside a C++ operator of torch (a functional collective, autograd or a future), "
-                "which greenlets cannot carry: use carrier='thread' (the default)"
-            )
-        frame = frame.f_back  # type: ignore[assignment]
+    if is_below_cpp():
+        raise UsageError(
+            "a rank blocks inside a C++ operator of torch (a functional collective, autograd or a future), "
+            "which greenlets cannot carry: use carrier='thread' (the default)"
+        )

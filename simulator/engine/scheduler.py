@@ -5,112 +5,35 @@ simpy environment itself until some task is ready, and hands the baton straight 
 
 Two kinds of time are kept apart. Events (sleeps, arrivals) live in simpy's queue. Time-outs live in a heap of their
 own, so that "nothing can move any more" is seen at once, and not when a 30-minute time-out strikes.
+
+Another order than the first one comes about in two ways: a policy that chooses among the ready tasks, or `delays`,
+under which a task also stops at operations that others can see (`announce`), and lets them go first.
 """
 
 from __future__ import annotations
 
 import _thread
-import heapq
 import sys
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from enum import Enum
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
 import greenlet
 import simpy
 
-from simulator.engine.carrier import Carrier, GreenletCarrier, ThreadCarrier, refuse_below_cpp
+from simulator.engine.carrier import Carrier, GreenletCarrier, ThreadCarrier, is_below_cpp, refuse_below_cpp
+from simulator.engine.deadlines import Deadlines
 from simulator.engine.errors import RankEnded, SimulatorFault, UsageError, require
+from simulator.engine.lag import Delays, Lag
+from simulator.engine.operations import Operation, Target
 from simulator.engine.site import Stack
-from simulator.engine.watchdog import Watchdog
+from simulator.engine.task import INFINITY, End, Limits, Policy, Task, Wait, in_order
+from simulator.engine.watchdog import Beside, Watchdog
 
-INFINITY = float("inf")
 POLLS_PER_DOUBLING = 200
 POLL_INTERVAL_MAX_S = 0.1
 
-
-class End(Enum):
-    """Why the run ended."""
-
-    FINISHED = "every task finished"
-    QUIESCENT = "nothing can move"
-    LIVELOCK = "tasks run, but nothing progresses"
-    SPIN = "a task runs without ever blocking"
-    STOPPED = "somebody asked for the end"
-    FAULT = "the simulator failed"
-
-
-class Policy(Protocol):
-    """Chooses among the tasks that are ready. `in_order` takes the first."""
-
-    def __call__(self, ready: Sequence[Task]) -> int:
-        """The index of the task to run next."""
-
-
-def in_order(ready: Sequence[Task]) -> int:
-    """First come, first served."""
-    return 0
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Limits:
-    """Bounds of a run; reaching one is a named outcome."""
-
-    spin_wall_s: float = 10.0
-    """Wall seconds that a task may run without blocking."""
-    idle_steps_max: int = 100_000
-    """Scheduler steps without progress (a completed collective, a store write, a task's end) before `livelock`."""
-    poll_interval_s: float = 1e-4
-    """Virtual seconds that one poll (`is_completed`, `check`, a busy clock loop) costs at first."""
-
-    def __post_init__(self) -> None:
-        for name in ("spin_wall_s", "idle_steps_max", "poll_interval_s"):
-            value = getattr(self, name)
-            require(isinstance(value, int | float) and value > 0, f"{name}={value!r}: give a number above 0")
-
-
-@dataclass(slots=True, eq=False)
-class Wait:
-    """What a task waits for. Data for the diagnosis, nothing here acts.
-
-    Attributes:
-        kind: `collective`, `create`, `send`, `recv`, `store`, `sleep`, `lock`, `thread`, `poll`.
-        text: one phrase for people, e.g. `all_reduce on group 'tp' seq 7`.
-        stack: user frames, innermost first.
-        what: the object waited for (a slot, a rendezvous, a list of keys), if the analysis knows its kind.
-        deadline_is_explicit: the user named this time-out at the call itself, so reaching it may be meant.
-    """
-
-    kind: str
-    text: str
-    stack: Stack = ()
-    what: object = None
-    deadline_is_explicit: bool = False
-
-
-@dataclass(slots=True, eq=False)
-class Task:
-    """One thread of one rank."""
-
-    name: str
-    owner: Any
-    number: int
-    carrier: Carrier
-    wait: Wait | None = None
-    alive: bool = True
-    ending: RankEnded | None = None
-    token: int = 0
-    timed_out: bool = False
-    polls: int = 0
-    idle_polls: int = 0
-    seen_progress: int = -1
-    thread_id: int = 0
-    queued: bool = False
-    abandoned: bool = False
-    daemon: bool = True
-    joiners: list[simpy.Event] = field(default_factory=list)
+__all__ = ["End", "Limits", "Policy", "Scheduler", "Task", "Wait", "in_order"]
 
 
 class Scheduler:
@@ -120,9 +43,14 @@ class Scheduler:
         carrier: `thread` or `greenlet`.
         limits: bounds of the run.
         policy: chooses among ready tasks.
+        delays: who falls behind, and where (see `simulator.engine.lag`); `policy` is not asked then.
         on_switch: called with (previous, next) whenever another task gets the baton.
         on_quiescent: called when only time-outs are left; True lets the earliest one strike, False ends the run.
         on_tick: called about every quarter of a wall second with this scheduler, from another thread.
+        beside: watches greenlets, for many runs; None: one for this run.
+
+    Attributes:
+        lag: who is behind, and the log of operations; None without `delays`, and then operations need no announcing.
     """
 
     def __init__(
@@ -131,11 +59,14 @@ class Scheduler:
         carrier: str = "thread",
         limits: Limits | None = None,
         policy: Policy = in_order,
+        delays: Delays | None = None,
         on_switch: Callable[[Task | None, Task | None], None] = lambda old, new: None,
         on_quiescent: Callable[[], bool] = lambda: False,
         on_tick: Callable[[Scheduler], None] = lambda scheduler: None,
+        beside: Beside | None = None,
     ) -> None:
-        self.env = simpy.Environment()
+        self.lag = None if delays is None else Lag(delays)
+        self.env = simpy.Environment() if self.lag is None else self.lag.env
         self.limits = limits or Limits()
         self.tasks: list[Task] = []
         self.current: Task | None = None
@@ -150,14 +81,15 @@ class Scheduler:
         self._on_quiescent = on_quiescent
         self._on_tick = on_tick
         self._ready: deque[Task] = deque()
-        self._deadlines: list[tuple[float, int, Task, int]] = []
-        self._deadline_count = 0
+        self._deadlines = Deadlines()
+        self._names: dict[str, int] = {}
         self._idle_steps = 0
         self.progress_count = 0
         self._draining = False
         self._baton_is_out = False
         self._last: Task | None = None
         self._watchdog: Watchdog | None = None
+        self._beside = beside
         self._hub = greenlet.getcurrent()
 
     # -- tasks -------------------------------------------------------------------------------------------------
@@ -184,18 +116,23 @@ class Scheduler:
         return task, carrier.adopt(self._body_of(task, body))
 
     def _new_task(self, name: str, owner: Any, carrier: Carrier) -> Task:
-        task = Task(name, owner, len(self.tasks), carrier)
+        known = self._names[name] = self._names.get(name, 0) + 1
+        task = Task(name, owner, len(self.tasks), carrier, name if known == 1 else f"{name}~{known}")
         self.tasks.append(task)
         return task
 
     def _start_later(self, task: Task, at_s: float) -> None:
         if at_s <= self.env.now:
-            self._make_ready(task, task.token)
+            self._begin(task)
             return
         task.wait = Wait("sleep", f"its start at {at_s:g} s")
         event = self.env.timeout(at_s - self.env.now)
-        token = task.token
-        event.callbacks.append(lambda _: self._make_ready(task, token))
+        event.callbacks.append(lambda _: self._begin(task))
+
+    def _begin(self, task: Task) -> None:
+        if self.lag is not None:
+            self.lag.consider(task, Operation(task.label, 0, "start", ("task", task.label), False))
+        self._make_ready(task, task.token)
 
     def _body_of(self, task: Task, body: Callable[[], None]) -> Callable[[], None]:
         def run() -> None:
@@ -231,17 +168,33 @@ class Scheduler:
         if event.triggered and (event.callbacks is None or not isinstance(event, simpy.Timeout)):
             return True
         token = task.token
-        event.callbacks.append(lambda _: self._make_ready(task, token))
+        event.callbacks.append(lambda event: self._make_ready(task, token, event))
         if timeout_s is not None:
-            self._deadline_count += 1
-            heapq.heappush(self._deadlines, (self.env.now + max(0.0, timeout_s), self._deadline_count, task, token))
+            self._deadlines.add(self.env.now + max(0.0, timeout_s), task, token)
         task.wait, task.timed_out = wait, False
         self._suspend(task)
         return not task.timed_out
 
     def sleep(self, seconds: float, wait: Wait | None = None) -> None:
         """Let `seconds` of virtual time pass for the current task."""
-        self.wait(self.env.timeout(max(0.0, seconds)), wait or Wait("sleep", f"sleep({seconds:g})"))
+        wait, event = wait or Wait("sleep", f"sleep({seconds:g})"), self.env.timeout(max(0.0, seconds))
+        if self.lag is not None and self.current is not None:
+            place = None if wait.kind == "poll" else wait.stack[:1] or wait.text
+            self.lag.sleeps(self.current, self.env.now + max(0.0, seconds), place, self.progress_count)
+        self.wait(event, wait)
+
+    def announce(self, verb: str, target: Target, *, writes: bool, stack: Stack = ()) -> None:
+        """The current task is about to do something that others can see; to be called only if there is a `lag`."""
+        lag, task = self.lag, self.current
+        if lag is None or task is None or task.ending is not None or self._draining:
+            return
+        task.operations += 1
+        operation = Operation(task.label, task.operations, verb, target, writes, stack)
+        lag.consider(task, operation)
+        if lag.is_behind(task) and not (self._kind == "greenlet" and is_below_cpp()):
+            self._make_ready(task, task.token)
+            self._suspend(task)
+        lag.log.add(operation)
 
     def poll(self, text: str) -> None:
         """The current task looked at something that others may change: let them run for one poll interval.
@@ -266,6 +219,11 @@ class Scheduler:
         return self.wait(event, wait, timeout_s)
 
     @property
+    def has_threads(self) -> bool:
+        """Each task has a thread of its own."""
+        return self._kind == "thread"
+
+    @property
     def over(self) -> bool:
         """The run has ended; tasks that are still alive are being unwound."""
         return self._draining or self.end is not End.FINISHED
@@ -287,6 +245,11 @@ class Scheduler:
         if task is not self.current:
             self._make_ready(task, task.token)
 
+    def release(self, task: Task) -> None:
+        """Let a task that waits go on, though what it waits for has not happened."""
+        if task.alive and task is not self.current:
+            self._make_ready(task, task.token)
+
     def stop(self, end: End = End.STOPPED) -> None:
         """End the run as soon as the current task waits."""
         self.end = end
@@ -299,11 +262,13 @@ class Scheduler:
             raise self.current.ending
         return self.current
 
-    def _make_ready(self, task: Task, token: int) -> None:
+    def _make_ready(self, task: Task, token: int, event: Any = None) -> None:
         if task.alive and not task.queued and task.token == token:
             task.token += 1
             task.queued = True
             self._ready.append(task)
+            if self.lag is not None:
+                self.lag.woken(task, event)
 
     def _suspend(self, task: Task) -> None:
         if self._kind == "greenlet":
@@ -321,9 +286,13 @@ class Scheduler:
         task.polls = 0
         task.thread_id = task.carrier.frame_owner()
         self.switches += 1
+        if self.lag is not None:
+            self.lag.env.running = task
 
     def _hand_on(self, task: Task, *, finished: bool) -> None:
         self.current = None
+        if self.lag is not None:
+            self.lag.env.running = None
         successor = self._next_task() if self.fault is None else None
         if successor is task and not finished:
             return
@@ -353,20 +322,27 @@ class Scheduler:
         """Step virtual time until a task is ready; None if the run is over."""
         try:
             while not self._draining:
-                if self._ready:
-                    return self._choose()
+                if self._ready and (index := self._index()) is not None:
+                    return self._choose(index)
                 if not self._advance():
                     return None
         except BaseException as error:
             self._fail(error)
         return None
 
-    def _choose(self) -> Task | None:
+    def _index(self) -> int | None:
+        """Which of the ready tasks goes on; None: let time pass first."""
+        if self.lag is None:
+            return self._ask_policy() if len(self._ready) > 1 else 0
+        while self.env.peek() <= self.env.now:
+            self.env.step()
+        return self.lag.choose(self._ready, self._deadlines.earliest_s())
+
+    def _choose(self, index: int) -> Task | None:
         self._idle_steps += 1
         if self._idle_steps > self.limits.idle_steps_max:
             self.stop(End.LIVELOCK)
             return None
-        index = self._ask_policy() if len(self._ready) > 1 else 0
         task = self._ready[index]
         del self._ready[index]
         task.queued = False
@@ -385,7 +361,7 @@ class Scheduler:
 
     def _advance(self) -> bool:
         event_at = self.env.peek()
-        deadline_at = self._earliest_deadline()
+        deadline_at = self._deadlines.earliest_s()
         if event_at == INFINITY:
             alive = any(task.alive for task in self.tasks)
             if alive and not self._on_quiescent():
@@ -402,18 +378,12 @@ class Scheduler:
             self._strike(deadline_at)
         return True
 
-    def _earliest_deadline(self) -> float:
-        heap = self._deadlines
-        while heap and (not heap[0][2].alive or heap[0][2].token != heap[0][3]):
-            heapq.heappop(heap)
-        return heap[0][0] if heap else INFINITY
-
     def earliest_deadline_task(self) -> Task | None:
         """The task whose time-out would strike next."""
-        return self._deadlines[0][2] if self._earliest_deadline() != INFINITY else None
+        return self._deadlines.earliest_task()
 
     def _strike(self, at_s: float) -> None:
-        _, _, task, token = heapq.heappop(self._deadlines)
+        task, token = self._deadlines.take()
         self.env.timeout(max(0.0, at_s - self.env.now))
         self.env.step()
         task.timed_out = True
@@ -464,8 +434,16 @@ class Scheduler:
             self._watchdog.wait_finished()
             self._baton_is_out = False
         else:
-            with self._watchdog.from_beside():
+            self._await_greenlet(task, self._watchdog)
+
+    def _await_greenlet(self, task: Task, watchdog: Watchdog) -> None:
+        beside = self._beside or Beside()
+        try:
+            with beside.watching(watchdog):
                 task.carrier.wake()
+        finally:
+            if beside is not self._beside:
+                beside.close()
 
     def _take_back(self) -> None:
         """The runner was interrupted (Control-C) while a task had the baton: get it back before anything else."""

@@ -29,7 +29,7 @@ class Frame(NamedTuple):
         return f"{shorten(self.file)}:{self.line}"
 
 
-OWN_PACKAGES = ("engine", "torch_world", "analysis", "report")
+OWN_PACKAGES = ("engine", "torch_world", "analysis", "report", "exploration", "triton_world")
 """Packages of the simulator that are never user code; its scenarios are."""
 
 Stack = tuple[Frame, ...]
@@ -54,8 +54,15 @@ def _package_dir(name: str) -> str | None:
 def _library_dirs() -> tuple[str, ...]:
     here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     own = [os.path.join(here, part) for part in OWN_PACKAGES]
-    named = [*own, *(d for d in (_package_dir("torch"), _package_dir("simpy"), _package_dir("greenlet")) if d)]
-    return tuple(os.path.join(d, "") for d in named)
+    libraries = ("torch", "simpy", "greenlet", "triton")
+    named = [*own, *(d for d in map(_package_dir, libraries) if d)]
+    return (*(os.path.join(d, "") for d in named), *_decorating_files())
+
+
+def _decorating_files() -> tuple[str, ...]:
+    """Modules whose wrappers stand between a user's line and torch: `@deprecated` of typing_extensions."""
+    spec = importlib.util.find_spec("typing_extensions")
+    return () if spec is None or spec.origin is None else (spec.origin,)
 
 
 class SiteRecorder:

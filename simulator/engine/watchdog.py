@@ -26,6 +26,7 @@ class Watchdog:
         self._on_spin = on_spin
         self._on_tick = on_tick
         self._done = threading.Semaphore(0)
+        self._seen, self._since = -1, 0.0
 
     def finished(self) -> None:
         """The baton comes back to the runner."""
@@ -33,25 +34,19 @@ class Watchdog:
 
     def wait_finished(self) -> None:
         """Block until the baton is back, or until a task that never blocks had to be given up."""
-        seen, since = self._scheduler.switches, monotonic()
         while not self._done.acquire(timeout=_TICK_S):
-            self._on_tick(self._scheduler)
-            if self._scheduler.switches != seen:
-                seen, since = self._scheduler.switches, monotonic()
-            elif monotonic() - since > self._scheduler.limits.spin_wall_s:
-                self._give_up()
+            if self.look():
                 return
 
-    @contextmanager
-    def from_beside(self) -> Iterator[None]:
-        """Watch from a thread of its own while greenlets run on the calling thread."""
-        beside = threading.Thread(target=self.wait_finished, name="hangcheck-watchdog", daemon=True)
-        beside.start()
-        try:
-            yield
-        finally:
-            self._done.release()
-            beside.join()
+    def look(self) -> bool:
+        """See how far the run is. True: a task that never blocks had to be given up."""
+        self._on_tick(self._scheduler)
+        if self._scheduler.switches != self._seen:
+            self._seen, self._since = self._scheduler.switches, monotonic()
+        elif monotonic() - self._since > self._scheduler.limits.spin_wall_s:
+            self._give_up()
+            return True
+        return False
 
     def take_back(self) -> None:
         """Wait a moment for the baton, and then give up the task that has it."""
@@ -68,3 +63,41 @@ class Watchdog:
         )
         if not self._done.acquire(timeout=_GRACE_S):
             task.abandoned = True
+
+
+class Beside:
+    """A thread that watches while greenlets run on the calling thread: one for many runs.
+
+    It looks four times a second, so a run costs it nothing; it starts with the first run, and ends with `close`.
+    """
+
+    def __init__(self) -> None:
+        self._watched: Watchdog | None = None
+        self._thread: threading.Thread | None = None
+        self._closed = threading.Semaphore(0)
+
+    @contextmanager
+    def watching(self, watchdog: Watchdog) -> Iterator[None]:
+        """While this is open, `watchdog` looks at its run."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._loop, name="hangcheck-watchdog", daemon=True)
+            self._thread.start()
+        self._watched = watchdog
+        try:
+            yield
+        finally:
+            self._watched = None
+            watchdog.finished()
+
+    def _loop(self) -> None:
+        while not self._closed.acquire(timeout=_TICK_S):
+            watchdog = self._watched
+            if watchdog is not None and watchdog.look():
+                self._watched = None
+
+    def close(self) -> None:
+        """End the thread."""
+        if self._thread is not None:
+            self._closed.release()
+            self._thread.join()
+            self._thread = None

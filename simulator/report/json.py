@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from simulator.outcome import Outcome
+from typing import Any, Protocol
 
 
-def render_json(outcome: Outcome) -> str:
+class Reported(Protocol):
+    """An outcome, or an exploration."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+
+
+def render_json(outcome: Reported) -> str:
     """The outcome as one JSON document with sorted keys."""
     return json.dumps(outcome.to_dict(), indent=2, sort_keys=True, default=str) + "\n"

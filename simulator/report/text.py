@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from simulator.outcome import Outcome
 
 _WIDTH = 118
+_DOING = 72
 _MOST = 12
 
 
@@ -53,26 +54,30 @@ def render_finding(finding: Finding) -> str:
 
 
 def _wrapped(label: str, text: str, indent: str = "           ") -> list[str]:
-    if not text:
-        return []
-    return textwrap.wrap(
-        label + text, _WIDTH, subsequent_indent=indent or "  ", break_long_words=False, break_on_hyphens=False
-    )
+    return _lines(label + text, indent or "  ") if text else []
+
+
+def _lines(text: str, indent: str) -> list[str]:
+    return textwrap.wrap(text, _WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def _side_rows(sides: Iterable[Side]) -> list[str]:
-    """Role, ranks, what they do, where; below it the callers, unless the row above has the same ones."""
+    """Role, ranks, what they do, where (below, if that is long); then the callers, unless the row above has them."""
     shown = list(sides)
     if not shown:
         return []
     role_width = max(len(side.role) for side in shown) + 1
     rank_width = min(max(len(listed(side.ranks)) for side in shown), 28)
-    doing_width = min(max(len(side.doing) for side in shown), 72)
+    doing_width = min(max(len(side.doing) for side in shown), _DOING)
     lines, above = [], ""
     for side in shown:
         place = side.site.place if side.site is not None else ""
         head = f"  {side.role + ':':<{role_width}} {listed(side.ranks):<{rank_width}}  "
-        lines.append(f"{head}{side.doing:<{doing_width}}  {place}".rstrip())
+        if len(side.doing) > _DOING and len(head) + len(side.doing) + len(place) > _WIDTH:
+            lines += _lines(head + side.doing, " " * len(head))
+            lines += [f"{'':<{len(head)}}at {place}"] if place else []
+        else:
+            lines.append(f"{head}{side.doing:<{doing_width}}  {place}".rstrip())
         callers = "\n".join(f"{'':<{len(head)}}from {frame}" for frame in side.stack[1:3])
         if callers and callers != above:
             lines.append(callers)

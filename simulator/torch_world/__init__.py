@@ -15,12 +15,20 @@ selecting        selectors, and so asyncio
 threads          threads of a rank; locks and futures beside it
 randomness       random, numpy.random, os.urandom
 device_memory    memory that ranks reach across: addresses, accesses, waits for a change
+symmetric_memory torch's symmetric memory; symmetric_space (buffers), symmetric_rendezvous, symmetric_handle,
+                 signal_pad, stream_words and symmetric_operators belong to it
+memory_watch     torch operations of a rank on shared memory; touched says on which bytes
+host_order       what orders the hosts of different ranks
 shared_memory    multiprocessing.shared_memory, one name space a node
 stage            puts all of it up once, for runs one after another
 store            TCPStore and its kin: store_base, prefix_store, key_table, servers
-group_calls      new_group and the registry of groups
+group_calls      new_group and the registry of groups; batches of messages beside it
 meeting          where the members of a new group find each other
+second_life      a group made again under the keys of its first life
 accelerator      just enough of one for init_process_group(device_id=...) and split_group
+in_flight        asynchronous calls between issue and end; flight_watch sees who touches their tensors
+operands         what an operator does to its tensors
+rank_numbers     global ranks taken for group ranks
 probe            topology probes, and the modelled crash
 mooncake_pg      stand-in for the module `mooncake.pg`; mooncake_host answers it
 """

@@ -2,7 +2,7 @@
 
 `init_process_group("nccl", device_id=...)` and `split_group` ask torch.accelerator for a device, and refuse on a CPU
 build. In a rank, those two get the answer of a node with its GPUs; all other callers, the user's code among them, get
-the real answer, and all tensors stay on the CPU.
+the real answer, and all tensors stay on the CPU. `torch.cuda.synchronize` waits for what the rank's `nccl` groups do.
 """
 
 from __future__ import annotations
@@ -18,11 +18,17 @@ from torch.distributed import distributed_c10d as c10d
 
 from simulator.torch_world.context import RankContext
 from simulator.torch_world.patches import Patches
+from simulator.torch_world.per_rank import per_rank
 from simulator.torch_world.simulation import Simulation
 
 _CALLERS = ("init_process_group", "split_group")
 NCCL_VERSION = (2, 27, 5)
 """What the simulated NCCL says it is, where there is no real one."""
+
+
+def _synchronize(context: RankContext, real: Any, device: Any = None) -> Any:
+    """Wait for all streams of the simulated device; a rank without one gets the real answer."""
+    return real(device) if context.device is None else context.device.drain()
 
 
 def install_accelerator(patches: Patches, sim: Simulation) -> None:
@@ -52,6 +58,9 @@ def install_accelerator(patches: Patches, sim: Simulation) -> None:
         return NCCL_VERSION if sim.here() is not None and not hasattr(torch._C, "_nccl_version") else real_version()
 
     patches.set(nccl, "version", version)
+    for module in (torch.cuda, torch.accelerator):
+        if hasattr(module, "synchronize"):
+            per_rank(patches, sim, module, "synchronize", _synchronize)
     answer("is_available", lambda context: True)
     answer("current_accelerator", lambda context: torch.device("cuda"))
     answer("device_count", lambda context: context.node.gpus)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 
 from torch.distributed import distributed_c10d as c10d
 
@@ -41,3 +43,16 @@ def refuse_second_simulation() -> None:
     """
     if issubclass(c10d.PrefixStore, StoreBase):
         raise UsageError(_REFUSAL)
+
+
+@contextmanager
+def one_after_another() -> Iterator[None]:
+    """Wait for other threads of the process that are in here too, instead of being refused."""
+    with _turn():
+        yield
+
+
+@cache
+def _turn() -> threading.Lock:
+    """The one of the process."""
+    return threading.Lock()

@@ -90,6 +90,7 @@ class OwnProcess:
         entropy: what `os.urandom` draws from.
         thread_numbers: of its threads without a name.
         pool_numbers: of its thread pools without a name.
+        locks: numbers of its locks.
     """
 
     cwd: str | None = None
@@ -99,6 +100,7 @@ class OwnProcess:
     entropy: random.Random | None = None
     thread_numbers: Iterator[int] = field(default_factory=lambda: count(1))
     pool_numbers: Iterator[int] = field(default_factory=count)
+    locks: Iterator[int] = field(default_factory=count)
 
 
 @dataclass(slots=True, eq=False)
@@ -122,6 +124,10 @@ class RankContext:
         joins: it came after the launch.
         cohort_ranks: the ranks that started together with it; for a rank that takes a lost slot, all launched ranks.
         outsiders: for a joiner of a scale-up, the ranks before its cohort.
+        device: what it has given its device to do, if a backend has one.
+        symmetric: its symmetric memory, once it has any; `watch` sees its torch operations on it.
+        in_flight: its asynchronous calls, once there is one.
+        unheard: calls of its device that its current stream waits for.
     """
 
     rank: int
@@ -142,6 +148,10 @@ class RankContext:
     pending: Any = None
     call: Any = None
     world_record: Any = None
+    symmetric: Any = None
+    watch: Any = None
+    in_flight: Any = None
+    unheard: list[Any] = field(default_factory=list)
     process: OwnProcess = field(default_factory=OwnProcess)
     joins: bool = False
     cohort_ranks: range = range(1 << 16)
@@ -151,6 +161,7 @@ class RankContext:
     tasks: list[Any] = field(default_factory=list)
     ended: bool = False
     clock_skew_s: float = 0.0
+    device: Any = None
 
     def generator(self) -> random.Random:
         """The rank's own generator behind the functions of the module `random`."""

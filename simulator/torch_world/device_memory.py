@@ -83,6 +83,23 @@ class DeviceMemory:
         ranks = tuple(rank for block in members for rank in block.ranks)
         return self._put(Block(reserved.data_ptr(), reserved.nbytes, None, reserved, ranks, tuple(members)))
 
+    def add_private(self, tensor: torch.Tensor) -> None:
+        """Memory that its rank alone uses, such as a table of addresses: it may be read, and nobody records that."""
+        self._put(Block(tensor.data_ptr(), tensor.nbytes, None, tensor))
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """All blocks, in the order of their addresses."""
+        return tuple(self._blocks[base] for base in self._bases)
+
+    def overlaps(self, base: int, nbytes: int) -> bool:
+        """Whether any shared byte lies in a range of addresses."""
+        at = bisect_right(self._bases, base) - 1
+        before = self._blocks[self._bases[at]] if at >= 0 else None
+        if before is not None and base < before.base + before.nbytes:
+            return True
+        return at + 1 < len(self._bases) and self._bases[at + 1] < base + nbytes
+
     def _put(self, block: Block) -> Block:
         insort(self._bases, block.base)
         self._blocks[block.base] = block
@@ -122,6 +139,11 @@ class DeviceMemory:
         ]
         return tuple(_merged(sorted(single)))
 
+    def forget(self) -> None:
+        """The run is over: let go of the memory."""
+        self._bases.clear()
+        self._blocks.clear()
+
     # -- who does something -------------------------------------------------------------------------------------------
 
     def host(self, rank: int) -> Actor:
@@ -147,12 +169,16 @@ class DeviceMemory:
 
     # -- what happens ------------------------------------------------------------------------------------------------
 
-    def record(self, event: MemoryEvent) -> None:
-        """Append to the log; a write wakes those who wait for one of its words. Accesses without spans are dropped."""
+    def record(self, event: MemoryEvent, *, changed: bool = True) -> None:
+        """Append to the log; a write wakes those who wait for one of its words. Accesses without spans are dropped.
+
+        Args:
+            changed: False for a write that left the bytes as they were, which nobody needs to see.
+        """
         if isinstance(event, Access):
             if not event.spans:
                 return
-            if event.kind == "write" or event.wrote is not None:
+            if changed and (event.kind == "write" or event.wrote is not None):
                 self._polls.pop(event.actor, None)
                 self._wake(event.spans)
         self.log.events.append(event)
@@ -183,21 +209,34 @@ class DeviceMemory:
             return
         words = tuple(sorted(polls.seen))
         polls.seen.clear()
-        self._until_written(WordWait(actor.number, words, block.ranks), text, stack)
+        self.wait_written(WordWait(actor.number, words, block.ranks), text, stack)
 
-    def _until_written(self, what: WordWait, text: str, stack: Stack) -> None:
+    def wait_written(self, what: WordWait, text: str, stack: Stack, timeout_s: float | None = None) -> bool:
+        """Suspend the caller until somebody writes one of the words. False if `timeout_s` virtual seconds passed."""
         event = self._sim.scheduler.event()
-        self._watchers.append((what.words, event))
-        self._sim.wait(event, Wait("word", text, stack, what))
+        watcher = (what.words, event)
+        self._watchers.append(watcher)
+        if self._sim.wait(event, Wait("word", text, stack, what, timeout_s is not None), timeout_s):
+            return True
+        self._watchers.remove(watcher)
+        return False
+
+    def watch(self, words: tuple[tuple[int, int], ...], event: simpy.Event) -> None:
+        """Trigger `event`, if it has not been by then, once one of the words is written."""
+        self._watchers.append((words, event))
+
+    def unwatch(self, event: simpy.Event) -> None:
+        """Nobody waits for `event` any more."""
+        self._watchers = [each for each in self._watchers if each[1] is not event]
 
     def _wake(self, spans: tuple[Span, ...]) -> None:
         still = []
         for words, event in self._watchers:
-            if _touches(words, spans):
+            if not _touches(words, spans):
+                still.append((words, event))
+            elif not event.triggered:
                 event.succeed()
                 self._sim.scheduler.progress()
-            else:
-                still.append((words, event))
         self._watchers = still
 
 

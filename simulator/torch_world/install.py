@@ -20,6 +20,7 @@ from torch.distributed import distributed_c10d as c10d
 from simulator.fake_pg import GLOO, NCCL, BackendModel, Options, SimProcessGroup
 from simulator.records import GroupView
 from simulator.torch_world.accelerator import install_accelerator
+from simulator.torch_world.batches import install_batches
 from simulator.torch_world.clock import install_clock
 from simulator.torch_world.context import RankContext
 from simulator.torch_world.futures import install_futures
@@ -28,11 +29,14 @@ from simulator.torch_world.meeting import meet
 from simulator.torch_world.patches import Patches
 from simulator.torch_world.process import install_process
 from simulator.torch_world.randomness import install_randomness
+from simulator.torch_world.rank_numbers import install_rank_numbers
 from simulator.torch_world.selecting import install_selecting
 from simulator.torch_world.shared_memory import install_shared_memory
 from simulator.torch_world.simulation import Simulation
 from simulator.torch_world.store import Servers, store_classes
+from simulator.torch_world.symmetric_memory import install_symmetric_memory
 from simulator.torch_world.threads import install_threads
+from simulator.triton_world.install import TritonHooks
 
 NCCL_TIMEOUT = timedelta(minutes=10)
 GLOO_TIMEOUT = timedelta(minutes=30)
@@ -46,7 +50,7 @@ def installed(sim: Simulation, servers: Servers) -> Iterator[None]:
     """
     _keep_device_guard()
     import_module("torch.distributed.nn.functional")  # its default arguments are WORLD as it is at the import
-    patches = Patches()
+    patches, triton = Patches(), TritonHooks(sim)
     restore_plugins = _plugin_state()
     outer_world = c10d._world
     on_collection = gc.callbacks[:]
@@ -56,20 +60,25 @@ def installed(sim: Simulation, servers: Servers) -> Iterator[None]:
         _install_stores(patches, sim, servers)
         _install_backends(patches, sim)
         install_group_calls(patches, sim)
+        install_batches(patches, sim)
         install_clock(patches, sim)
         install_process(patches, sim)
         install_selecting(patches, sim)
         install_randomness(patches, sim)
         install_shared_memory(patches, sim)
+        install_symmetric_memory(patches, sim)
         _install_mooncake(patches, sim)
         install_threads(patches, sim)
         install_futures(patches, sim)
         install_accelerator(patches, sim)
+        install_rank_numbers(patches, sim)
         patches.follow_imports()
         sim.at_begin.append(_plugin_state())
         _isolate_threads(True)
+        triton.start()
         yield
     finally:
+        triton.stop()
         _isolate_threads(False)
         patches.undo()
         c10d._world = outer_world

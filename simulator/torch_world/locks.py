@@ -28,8 +28,11 @@ class SimLock:
         self._sim = sim
         self._real = _thread.allocate_lock()
         self._waiters: list[simpy.Event] = []
+        context = sim.here()
+        self._name = ("lock", "outside") if context is None else ("lock", context.rank, next(context.process.locks))
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        self._sim.announce_within("acquire", self._name, by_user=True)
         if self._real.acquire(False):
             return True
         if self._sim.here() is None:

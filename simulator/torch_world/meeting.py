@@ -8,12 +8,14 @@ prefix are crossed wires: real gloo then connects strangers; here they are kept 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from simulator.barrier_model import CohortBarrier
 from simulator.communicator import Communicator
 from simulator.engine.scheduler import Wait
 from simulator.records import Gathering, GroupView
+from simulator.torch_world.host_order import hear, tell
+from simulator.torch_world.second_life import Life
 from simulator.torch_world.simulation import Simulation
 from simulator.torch_world.store import StoreBase
 
@@ -25,6 +27,7 @@ class Room:
     gathering: Gathering
     barrier: CohortBarrier
     comm: Communicator
+    life: Life = field(default_factory=Life)
 
 
 Rooms = dict[tuple[tuple[int, ...], object], Room]
@@ -57,19 +60,27 @@ def meet(
 
     context = sim.must_be_here("a process group")
     rank, path = context.rank, path_of(store)
+    key = f"{store.table.name} {path}"
+    sim.announce("create", ("group", key, view.ranks))
     stack = sim.sites.capture(2)
     rooms: Rooms = store.table.meetings.setdefault(path, {})
     room = rooms.get((view.ranks, variant))
     if room is None or rank in room.gathering.arrived:
-        room = rooms[view.ranks, variant] = _open(sim, view, f"{store.table.name} {path}")
+        before = None if room is None else room.life
+        room = rooms[view.ranks, variant] = _open(sim, view, key, before)
         if crosses:
             _note_crossing(sim, rooms, room)
     room.gathering.arrived[rank] = stack
+    if view.backend == "gloo":
+        room.life.arrive(sim, view, rank, store, stack)
+    tell(sim, ("group", room.comm.number))
     room.barrier.arrive(rank)
     sim.log("create", view.label, list(view.ranks), path)
     if room.barrier.complete:
         sim.group_completed()
     if wait_s is None or room.barrier.complete:
+        if wait_s is not None:
+            hear(sim, ("group", room.comm.number))
         sim.scheduler.progress()
         return room
     text = f"creation of group '{view.label}' {list(view.ranks)}"
@@ -77,12 +88,13 @@ def meet(
         missing = view.ranks.index(room.gathering.missing[0])
         sim.note("timeout", f"{text} timed out", stack=stack, group=view)
         raise dist.DistStoreError(f"wait timeout after {int(wait_s * 1000)}ms, keys: /{path}0/{missing}")
+    hear(sim, ("group", room.comm.number))
     return room
 
 
-def _open(sim: Simulation, view: GroupView, key: str) -> Room:
-    gathering = Gathering("create", view, None)
-    return Room(gathering, CohortBarrier(sim.scheduler.env, view.ranks), Communicator(sim, view, key))
+def _open(sim: Simulation, view: GroupView, key: str, before: Life | None) -> Room:
+    gathering, barrier = Gathering("create", view, None), CohortBarrier(sim.scheduler.env, view.ranks)
+    return Room(gathering, barrier, Communicator(sim, view, key), Life(before))
 
 
 def _note_crossing(sim: Simulation, rooms: Rooms, mine: Room) -> None:

@@ -101,7 +101,7 @@ class MooncakeGroup(SimProcessGroup):
         stack = self.sim.sites.capture(2)
         self.sim.log("local", entry.op, self.comm.view.label)
         _run_alone(entry, self.slot, self._declared_size)
-        return self._issued(FinishedWork(self, entry.op, entry.outputs, stack))
+        return FinishedWork(self, entry.op, entry.outputs, stack)
 
     def _slot(self, entry: Entry, stack: Stack) -> Slot:
         return self.comm.enter(self.global_rank, entry, stack)
@@ -151,6 +151,9 @@ class View:
             )
         return self._group.elastic
 
+    def _announce(self, verb: str, *, writes: bool = True) -> None:
+        self._sim.announce(verb, ("membership", self._group.comm.key), writes=writes)
+
     def _must_fit(self, call: str, what: str, ranks: list[int], membership: MembershipModel) -> None:
         if any(not 0 <= rank < membership.capacity for rank in ranks):
             raise RuntimeError(f"mooncakePgComm{call} failed: invalid argument: {what} is out of range")
@@ -158,6 +161,7 @@ class View:
     def peer_state(self, ranks: list[int]) -> list[bool]:
         membership = self._must_be_valid("GetPeerState").membership
         self._must_fit("GetPeerState", "peer rank", ranks, membership)
+        self._announce("get_peer_state", writes=False)
         known = [rank in membership.active or (self._group.active and rank in membership.joining) for rank in ranks]
         if not all(known):
             self._sim.scheduler.poll(f"mooncake.pg.get_peer_state({ranks})")
@@ -167,6 +171,7 @@ class View:
         elastic = self._must_be_valid("ActivateRanks")
         membership = elastic.membership
         self._must_fit("ActivateRanks", "rank to activate", ranks, membership)
+        self._announce("recover_ranks")
         if all(rank in membership.active for rank in ranks):
             return self._answer(ProposalStatus.Applied)
         if any(rank not in membership.registered and rank not in membership.active for rank in ranks):
@@ -183,6 +188,7 @@ class View:
     def deactivate(self, ranks: list[int]) -> ProposeViewUpdateResponse:
         elastic = self._must_be_valid("DeactivateRanks")
         self._must_fit("DeactivateRanks", "rank to deactivate", ranks, elastic.membership)
+        self._announce("deactivate_ranks")
         if any(rank not in elastic.membership.active for rank in ranks):
             return self._answer(ProposalStatus.Rejected, "target in-group rank is out of valid range")
         for rank in ranks:
@@ -196,6 +202,7 @@ class View:
             raise RuntimeError(
                 "mooncakePgCommJoin failed: invalid state: joinGroup requires an isolated or inactive rank"
             )
+        self._announce("join_group")
         text = f"mooncake.pg.join_group on group '{self._group.comm.view.label}'"
         self._sim.log("join", self._group.comm.view.label)
         self._sim.wait(membership.join(self._group.slot), self._wait(text, "join", []))
@@ -288,6 +295,8 @@ class MooncakeHost:
         return MooncakeGroup(self._sim, room, request, settings, elastic, view.ranks)
 
     def _attach(self, request: CreationRequest, settings: Settings, view: GroupView) -> MooncakeGroup:
+        store = _simulated(request)
+        self._sim.announce("attach", ("group", f"{store.table.name} {path_of(store)}"), writes=False)
         target = self._target(request, settings, view)
         stack = self._sim.sites.capture(2)
         while target is None and view.label == "WORLD":

@@ -48,6 +48,7 @@ class Segments:
             self._count += 1
             name = f"psm_{self._count:08x}"
         name = f"/{name}"
+        self._sim.announce("create" if create else "open", ("segment", node, name), writes=create)
         present = self._by_name.get((node, name))
         if not create:
             if present is None:
@@ -60,6 +61,7 @@ class Segments:
 
     def unlink(self, name: str, node: int) -> None:
         """The name is gone; whoever has the segment open keeps it."""
+        self._sim.announce("unlink", ("segment", node, name))
         if self._by_name.pop((node, name), None) is None:
             raise FileNotFoundError(2, "No such file or directory", name)
 

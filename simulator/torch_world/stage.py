@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from simulator.engine.watchdog import Beside
 from simulator.torch_world.affinity import on_one_cpu
 from simulator.torch_world.alone import only_simulation
 from simulator.torch_world.install import installed
@@ -22,23 +23,28 @@ ONE_CPU_FROM = 256
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What `open_stage` gives: a simulation to begin runs on, and its stores."""
+    """What `open_stage` gives: a simulation to begin runs on, its stores, and who watches greenlets."""
 
     sim: Simulation
     servers: Servers
+    beside: Beside
 
 
 @contextmanager
-def open_stage(ranks: int) -> Iterator[Stage]:
+def open_stage(ranks: int, *, one_cpu: bool = False) -> Iterator[Stage]:
     """While this is open, code in ranks sees the simulation; afterwards all is as it was.
 
     Args:
         ranks: how many at most take part in a run.
+        one_cpu: keep to one CPU however few they are: pays for many small runs.
 
     Raises:
         UsageError: a stage is open in this process already.
     """
     sim = Simulation()
-    stage = Stage(sim, Servers(sim))
-    with only_simulation(), on_one_cpu(ranks >= ONE_CPU_FROM), installed(sim, stage.servers):
-        yield stage
+    stage = Stage(sim, Servers(sim), Beside())
+    with only_simulation(), on_one_cpu(one_cpu or ranks >= ONE_CPU_FROM), installed(sim, stage.servers):
+        try:
+            yield stage
+        finally:
+            stage.beside.close()

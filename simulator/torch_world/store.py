@@ -13,7 +13,7 @@ takes one more send.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -37,6 +37,10 @@ __all__ = ["KeyTable", "Servers", "StoreBase", "store_classes"]
 
 class SimHashStore(StoreBase):
     """Keys of one process only."""
+
+    def _token(self, key: str) -> Hashable:
+        context = self._sim.here()
+        return ("key", "HashStore", None if context is None else context.rank, key)
 
     def clone(self) -> SimHashStore:
         return self
@@ -104,6 +108,7 @@ class SimTCPStore(StoreBase):
     def barrier(self, key: str, world_size: int, timeout: timedelta | None = None) -> None:
         """The server counts, and releases everybody once `world_size` have come."""
         key, given = text_of("barrier", key), self._timeout if timeout is None else duration_of("barrier", timeout)
+        self._announce("barrier", key, writes=True)
         self._send()
         released = self.table.barriers
         arrived_at = released.get(key, 0)

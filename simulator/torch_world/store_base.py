@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -12,6 +12,7 @@ from torch._C import _distributed_c10d as _c
 
 from simulator.engine.scheduler import Wait
 from simulator.records import KeyWait
+from simulator.torch_world.host_order import hear, tell
 from simulator.torch_world.key_table import KeyTable
 from simulator.torch_world.polling import looked
 from simulator.torch_world.servers import millis
@@ -96,6 +97,7 @@ class StoreBase(_c.Store):
         key = text_of("add", key)
         if not isinstance(amount, int) or not -(2**63) <= amount < 2**63:
             raise refuse("add")
+        self._announce("add", key, writes=amount != 0)
         self._send()
         value = self._increment(key, amount)
         self._looked(f"store.add({key!r}, {amount})", found=amount != 0)
@@ -103,16 +105,21 @@ class StoreBase(_c.Store):
 
     def check(self, keys: list[str], /) -> bool:
         keys = texts_of("check", keys)
+        self._announce("check", *keys)
         self._send()
         found = all(map(self.table.has, keys))
+        if found:
+            self._heard_of(keys)
         self._looked(f"store.check({keys})", found)
         return found
 
     def compare_set(self, key: str, expected_value: str | bytes, desired_value: str | bytes, /) -> bytes:
         key, expected = text_of("compare_set", key), bytes_of("compare_set", expected_value)
         desired = bytes_of("compare_set", desired_value)
+        self._announce("compare_set", key, writes=True)
         self._send()
         present = self.table.data.get(key)
+        hear(self._sim, self._token(key))
         if present == expected or (present is None and not expected):
             self._write(key, desired)
             return desired
@@ -121,10 +128,12 @@ class StoreBase(_c.Store):
 
     def delete_key(self, key: str, /) -> bool:
         key = text_of("delete_key", key)
+        self._announce("delete_key", key, writes=True)
         self._send()
         return self.table.data.pop(key, None) is not None
 
     def num_keys(self) -> int:
+        self._sim.announce("num_keys", ("keys", self.table.name), writes=False)
         self._send()
         count = len(self.table.data) + len(self.table.hidden)
         self._looked("store.num_keys()", found=False)
@@ -149,16 +158,20 @@ class StoreBase(_c.Store):
 
     def append(self, key: str, value: str | bytes, /) -> None:
         key = text_of("append", key)
-        self._set("append", key, self.table.data.get(key, b"") + bytes_of("append", value))
+        self._announce("append", key, writes=True)
+        self._put("append", key, self.table.data.get(key, b"") + bytes_of("append", value))
 
     def queue_push(self, key: str, value: str | bytes, /) -> None:
         key, given = text_of("queue_push", key), bytes_of("queue_push", value)
+        self._announce("queue_push", key, writes=True)
         if self._send(answered=False):
+            tell(self._sim, self._token(key))
             self.table.push(key, given)
             self._sim.scheduler.progress()
 
     def queue_len(self, key: str, /) -> int:
         key = text_of("queue_len", key)
+        self._announce("queue_len", key)
         self._send()
         length = len(self.table.queues.get(key, ()))
         self._looked(f"store.queue_len({key!r})", found=length > 0)
@@ -170,14 +183,17 @@ class StoreBase(_c.Store):
         if block:
             self._wait_for([key], self._timeout, "queue_pop", present=lambda key: bool(queues.get(key)))
         else:
+            self._announce("queue_pop", key, writes=True)
             self._send()
         if not queues.get(key):
             self._looked(f"store.queue_pop({key!r}, False)", found=False)
             raise dist.QueueEmptyError("queue is empty")
+        self._heard_of([key])
         self._sim.scheduler.progress()
         return queues[key].popleft()
 
     def list_keys(self) -> list[str]:
+        self._sim.announce("list_keys", ("keys", self.table.name), writes=False)
         self._send()
         self._looked("store.list_keys()", found=True)
         return sorted(self.table.data)
@@ -201,11 +217,24 @@ class StoreBase(_c.Store):
         """Whether the request reaches the store."""
         return True
 
+    def _token(self, key: str) -> Hashable:
+        """Names a key in the log of memory."""
+        return ("key", self.table.name, key)
+
     def _write(self, key: str, value: bytes) -> None:
+        tell(self._sim, self._token(key))
         self.table.put(key, value)
         self._sim.scheduler.progress()
 
+    def _announce(self, verb: str, *keys: str, writes: bool = False) -> None:
+        for key in keys:
+            self._sim.announce(verb, ("key", self.table.name, key), writes=writes)
+
     def _set(self, op: str, key: str, value: bytes) -> None:
+        self._announce(op, key, writes=True)
+        self._put(op, key, value)
+
+    def _put(self, op: str, key: str, value: bytes) -> None:
         if self._send(answered=False):
             self._write(key, value)
             self._sim.log("store_set", key)
@@ -216,6 +245,8 @@ class StoreBase(_c.Store):
         if found is None:
             raise self._no_number()
         value = int(found.group()) + amount
+        hear(self._sim, self._token(key))
+        tell(self._sim, self._token(key))
         self.table.put(key, str(value).encode())
         if amount != 0:
             self._sim.scheduler.progress()
@@ -242,6 +273,7 @@ class StoreBase(_c.Store):
         explicit: bool = False,
         present: Callable[[str], bool] | None = None,
     ) -> None:
+        self._announce(op.partition(",")[0], *keys, writes=op == "queue_pop")
         self._send()
         here = present or self.table.has
         endless = self._endless_at_zero and not timeout
@@ -255,6 +287,11 @@ class StoreBase(_c.Store):
                     raise self._timed_out(op, keys, missing, timeout)
                 if not self.table.alive and not here(key):
                     raise dist.DistNetworkError(CLOSED)
+        self._heard_of(keys)
+
+    def _heard_of(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            hear(self._sim, self._token(key))
 
     def _wait_once(self, missing: tuple[str, ...], left_s: float | None, op: str, explicit: bool) -> bool:
         self._sim.must_be_here(f"a wait for the store key {missing[0]!r}")

@@ -83,6 +83,10 @@ class Switching:
         if self._shared_thread:
             self._share_thread(before, after)
         elif new is not None and after is not None:
+            if after.watch is not None:
+                after.watch.attend(new.number)
+            if after.in_flight is not None:
+                after.in_flight.attend(new.number)
             known = after.registered_on.setdefault(new.number, {})
             if len(known) != len(after.registered):
                 _follow_registry(known, after)
