@@ -4,8 +4,9 @@ An event is a collective, a message, or an exchange of messages in a batch. Ever
 their order, so the program is right by construction, whatever is asynchronous; a fault then changes one rank's part.
 What a faulty program does is not said here: real gloo says it.
 
-Not made: sizes, dtypes and reductions that differ between ranks where gloo has no defined outcome (it mixes data
-silently, aborts or hangs), and results that gloo leaves undefined (what a `reduce` leaves on other ranks).
+Not made: sizes, dtypes, reductions that differ between ranks, and roots that differ in a group of more than two,
+because gloo has no defined outcome there: it mixes data silently, aborts or hangs, by its tree and the number of
+elements. Nor is what a `reduce` leaves on other ranks recorded.
 """
 
 from __future__ import annotations
@@ -59,7 +60,9 @@ class Plan:
 
     Attributes:
         groups: lists of global ranks of the sub-groups 1, 2, ...
+        local: the sub-groups are made by their members only, with local synchronisation.
         steps: what each rank does, in order.
+        skips: (rank, sub-group) pairs: this rank makes no such `new_group` call.
         fault: what was done to one rank, or nothing.
     """
 
@@ -67,11 +70,17 @@ class Plan:
     world_size: int
     groups: list[list[int]]
     steps: list[list[Step]]
+    local: bool = False
+    skips: set[tuple[int, int]] = field(default_factory=set)
     fault: str = ""
-    kept: list[int] = field(default_factory=list)
 
     def members(self, group: int) -> Sequence[int]:
         return self.groups[group - 1] if group else range(self.world_size)
+
+    @property
+    def events(self) -> list[int]:
+        """The numbers of all events."""
+        return sorted({step.event for steps in self.steps for step in steps})
 
     def program(self) -> Program:
         """The program as text."""
@@ -87,8 +96,8 @@ def random_plan(seed: int) -> Plan:
     rng = random.Random(seed)
     size = rng.choice((2, 3, 3, 4))
     groups = [sorted(rng.sample(range(size), rng.randint(2, size))) for _ in range(rng.randint(0, 2))]
-    plan = Plan(seed, size, groups, [[] for _ in range(size)])
-    for event in range(rng.randint(2, 7)):
+    plan = Plan(seed, size, groups, [[] for _ in range(size)], local=rng.random() < 0.15)
+    for event in range(rng.randint(2, 9)):
         _add_event(plan, event, rng)
     if rng.random() < 0.5:
         plan.fault = rng.choice(FAULTS)(plan, rng)
@@ -130,6 +139,12 @@ def _do(plan: Plan, rank: int, step: Step, rng: random.Random) -> None:
 def _unwaited(steps: Sequence[Step]) -> list[Step]:
     waited = {step.event for step in steps if step.op == "wait"}
     return [step for step in steps if step.is_async and step.event not in waited]
+
+
+def without(plan: Plan, event: int) -> Plan:
+    """The plan without one event on any rank."""
+    steps = [[step for step in mine if step.event != event] for mine in plan.steps]
+    return replace(plan, steps=steps)
 
 
 # -- faults ----------------------------------------------------------------------------------------------------------
@@ -235,6 +250,18 @@ def _repeat(plan: Plan, rng: random.Random) -> str:
     return f"rank {rank} does event {step.event} ({step.op}) twice"
 
 
+def _skip_creation(plan: Plan, rng: random.Random) -> str:
+    """The last group, so that no later one gets another name; a member does nothing on it either."""
+    if not plan.groups or plan.local:
+        return ""
+    rank, last = rng.randrange(plan.world_size), len(plan.groups)
+    plan.skips.add((rank, last))
+    gone = {step.event for step in plan.steps[rank] if step.group == last and step.op != "wait"}
+    plan.steps[rank] = [step for step in plan.steps[rank] if step.event not in gone]
+    kind = "a member" if rank in plan.members(last) else "no member"
+    return f"rank {rank}, {kind}, does not create group {last}"
+
+
 def _is_message(plan: Plan, rank: int, step: Step) -> bool:
     return step.op in ("send", "recv")
 
@@ -247,7 +274,8 @@ FAULTS: tuple[Fault, ...] = (
     _swap,
     _shorten,
     _repeat,
-    _change(lambda plan, rank, step: step.op in ROOTED, _other_root),
+    _skip_creation,
+    _change(lambda plan, rank, step: step.op in ROOTED and len(plan.members(step.group)) == 2, _other_root),
     _change(lambda plan, rank, step: step.op in ("send", "recv", "exchange") and len(plan.members(step.group)) > 2,
             _other_peer),
     _change(lambda plan, rank, step: step.op != "wait" and bool(_other_groups(plan, rank, step)), _other_group),
@@ -261,13 +289,23 @@ FAULTS: tuple[Fault, ...] = (
 
 def _main_text(plan: Plan) -> str:
     lines = ["def main(rank, world_size):", '    dist.init_process_group("gloo")', "    groups = [dist.group.WORLD]"]
-    lines += [f"    groups.append(dist.new_group({ranks}))" for ranks in plan.groups]
+    lines += [line for group in range(1, len(plan.groups) + 1) for line in _creation_text(plan, group)]
     lines.append("    out = []")
     for rank, steps in enumerate(plan.steps):
         body = [line for step in _with_last_waits(steps) for line in _step_text(plan, rank, step, steps)]
         lines.append(f"    {'el' if rank else ''}if rank == {rank}:")
         lines += [f"        {line}" for line in body or ["pass"]]
     return "\n".join([*lines, "    return out"])
+
+
+def _creation_text(plan: Plan, group: int) -> list[str]:
+    ranks = plan.groups[group - 1]
+    absent = sorted(rank for rank, skipped in plan.skips if skipped == group)
+    call = f"dist.new_group({ranks}{', use_local_synchronization=True' if plan.local else ''})"
+    condition = (
+        f" if rank in {ranks} else None" if plan.local else f" if rank not in {absent} else None" if absent else ""
+    )
+    return [f"    groups.append({call}{condition})"]
 
 
 def _with_last_waits(steps: Sequence[Step]) -> list[Step]:

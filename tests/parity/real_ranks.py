@@ -24,9 +24,9 @@ ROOT = Path(__file__).parents[2]
 class Server:
     """The process that forks ranks."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, modules: Iterable[str]) -> None:
         self._listener = Listener(f"{folder}/socket", "AF_UNIX", backlog=64)
-        command = [sys.executable, "-W", "ignore", "-m", "tests.parity.real_server", f"{folder}/socket"]
+        command = [sys.executable, "-W", "ignore", "-m", "tests.parity.real_server", f"{folder}/socket", *modules]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, cwd=ROOT, text=True)
 
     def start(self, lane: int, ranks: Iterable[int]) -> dict[int, Connection]:
@@ -128,11 +128,16 @@ class Lane:
 
 
 class RealRanks:
-    """Several lanes, side by side."""
+    """Several lanes, side by side.
 
-    def __init__(self, lanes: int) -> None:
+    Args:
+        lanes: how many programs run at once.
+        modules: what programs import that takes long.
+    """
+
+    def __init__(self, lanes: int, modules: Iterable[str] = ()) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="ranks")
-        self._server = Server(self._folder.name)
+        self._server = Server(self._folder.name, modules)
         self._lanes = [Lane(self._server, number, self._folder.name) for number in range(lanes)]
 
     def run(
@@ -168,9 +173,9 @@ class RealRanks:
 
 
 @contextmanager
-def real_ranks(lanes: int) -> Iterator[RealRanks]:
+def real_ranks(lanes: int, modules: Iterable[str] = ()) -> Iterator[RealRanks]:
     """`RealRanks`, closed at the end."""
-    ranks = RealRanks(lanes)
+    ranks = RealRanks(lanes, modules)
     try:
         yield ranks
     finally:

@@ -1,13 +1,15 @@
 """Forks real ranks: has torch imported and does nothing else, so that a new rank costs a few milliseconds.
 
-    python -m tests.parity.real_server SOCKET
+    python -m tests.parity.real_server SOCKET [MODULE ...]
 
-It reads its orders from stdin, one a line: `start LANE RANK` forks a rank, which connects to the socket and says which
-one it is; `stop LANE` kills the ranks of a lane. At the end of stdin it kills all, and ends.
+It imports the modules, so that no rank has to. It reads its orders from stdin, one a line: `start LANE RANK` forks a
+rank, which connects to the socket and says which one it is; `stop LANE` kills the ranks of a lane. At the end of stdin
+it kills all, and ends.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import sys
@@ -20,9 +22,11 @@ from tests.parity.real_worker import be_quiet, serve
 LOOK_S = 1.0
 
 
-def main(socket: str) -> None:
+def main(socket: str, modules: list[str]) -> None:
     """Take orders until there are no more."""
     be_quiet()
+    for module in modules:
+        importlib.import_module(module)
     children: dict[str, list[int]] = {}
     for line in sys.stdin:
         order, lane, *rank = line.split()
@@ -63,4 +67,4 @@ def _stop(pids: list[int]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], sys.argv[2:])

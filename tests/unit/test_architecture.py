@@ -18,6 +18,10 @@ TORCH_FREE = (
     "simulator.records",
     "simulator.memory_records",
     "simulator.barrier_model",
+    *(
+        f"simulator.exploration.{name}"
+        for name in ("schedule", "wording", "recipes", "order", "plans", "shrinking", "swap")
+    ),
 )
 MAY_IMPORT = {
     "simulator.engine": ("simulator.engine",),
@@ -33,7 +37,13 @@ MAY_IMPORT = {
     ),
     "simulator.report": ("simulator.analysis", "simulator.report"),
 }
-PRINTS = ("simulator/report/", "simulator/cli.py", "simulator/run_command.py", "simulator/progress.py")
+PRINTS = (
+    "simulator/report/",
+    "simulator/cli.py",
+    "simulator/run_command.py",
+    "simulator/job_arguments.py",
+    "simulator/progress.py",
+)
 
 
 @cache
@@ -157,7 +167,16 @@ def test_every_top_level_module_of_the_simulator_stands_on_its_map() -> None:
             assert parts[1] in docstring, f"{name} is not on the map in simulator/__init__.py"
 
 
-@pytest.mark.parametrize("package", ["simulator.torch_world", "simulator.engine", "simulator.analysis"])
+@pytest.mark.parametrize(
+    "package",
+    [
+        "simulator.torch_world",
+        "simulator.engine",
+        "simulator.analysis",
+        "simulator.triton_world",
+        "simulator.exploration",
+    ],
+)
 def test_every_module_of_a_package_stands_on_its_map(package: str) -> None:
     """The docstring of each package names its modules."""
     docstring = ast.get_docstring(tree(package)) or ""

@@ -34,8 +34,9 @@ from simulator import (
     barrier_model,
     cli,
     cluster,
+    explore_command,
+    job_arguments,
     pytest_plugin,
-    run_command,
     torchrun,
 )
 from simulator.engine.scheduler import End
@@ -47,7 +48,7 @@ REFERENCE = ROOT / "docs" / "reference.md"
 DOCUMENTS = [README, *sorted((ROOT / "docs").glob("*.md")), ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 BASES = (ROOT, ROOT / "tests" / "unit")
 READERS_OWN = {"script.py"}
-OTHER_TOOLS = {"--check", "--fix"}  # of ruff
+OTHER_TOOLS = {"--check", "--fix", "--only", "--show", "--simulator-only"}  # of ruff; of tests/suite and tests/parity
 ends_with_a_document = pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
 
 
@@ -162,6 +163,7 @@ def test_the_tests_in_the_readme_pass(pytester: pytest.Pytester, monkeypatch: py
 
 
 STUBS = """
+import pytest
 import torch
 import torch.distributed as dist
 
@@ -187,14 +189,15 @@ def grow(rank):
 def test_the_tests_in_the_plug_ins_docstring_pass(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
     pytester.makepyfile(STUBS + "\n" + sample(pytest_plugin))
-    pytester.runpytest().assert_outcomes(passed=3)
+    pytester.runpytest().assert_outcomes(passed=4)
 
 
 def test_the_samples_in_the_simulators_docstrings_run() -> None:
-    """Package, cluster, barrier model."""
+    """Package, cluster, barrier model, exploration."""
     names: dict[str, Any] = {"simpy": simpy, "simulate": simulator.simulate, **vars(barrier_model)}
+    names["explore"] = simulator.explore
     run(STUBS, names, "stubs.py")
-    for module in (simulator, cluster, barrier_model):
+    for module in (simulator, cluster, barrier_model, import_module("simulator.exploration.explore")):
         run(sample(module), names, module.__name__)
 
 
@@ -270,9 +273,9 @@ def help_text(argv: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 def test_named_flags_exist(capsys: pytest.CaptureFixture[str], pytestconfig: pytest.Config) -> None:
     """Each is one of the commands, of pytest or of ruff."""
     known = OTHER_TOOLS.copy()
-    for argv in (["--help"], ["run", "--help"], ["demo", "--help"]):
+    for argv in (["--help"], ["run", "--help"], ["explore", "--help"], ["replay", "--help"], ["demo", "--help"]):
         known.update(re.findall(r"--[a-z][a-z-]+", help_text(argv, capsys)))
-    of_pytest = ("--gpu", "--seed", "--hangcheck-seed", "--full-trace")
+    of_pytest = ("--gpu", "--seed", "--hangcheck-seed", "--hangcheck-schedule", "--full-trace")
     known.update(flag for flag in of_pytest if known_to(pytestconfig, flag))
     for path in DOCUMENTS:
         named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", path.read_text()))
@@ -310,9 +313,10 @@ def test_every_option_is_documented() -> None:
 
 def test_every_flag_is_documented(capsys: pytest.CaptureFixture[str]) -> None:
     """All of ours, and those of torchrun that have a meaning here or are refused."""
-    theirs, parser = run_command._parsers()
+    theirs, parser = job_arguments.parsers("explore", None, explore_command._add_flags)
     flags = set(parser._option_string_actions) - set(theirs._option_string_actions)
-    flags |= set(re.findall(r"--[a-z-]+", help_text(["demo", "--help"], capsys) + help_text(["--help"], capsys)))
+    texts = [help_text(argv, capsys) for argv in (["demo", "--help"], ["replay", "--help"], ["--help"])]
+    flags |= set(re.findall(r"--[a-z-]+", " ".join(texts)))
     flags |= {f"--{name.replace('_', '-')}" for name in (*torchrun.UNDERSTOOD, *torchrun.REFUSED)}
     flags -= {"--help", "--training-script", "--training-script-args"}
     text = REFERENCE.read_text()
