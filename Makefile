@@ -9,20 +9,24 @@ VENV ?= .venv
 TORCH ?=
 PIP_ARGS ?=
 PYTEST_ARGS ?=
+SUITE_ARGS ?=
+PARITY_ARGS ?=
 
 BIN := $(VENV)/bin
 HAS_GPU := $(shell nvidia-smi -L 2>/dev/null | grep -c '^GPU')
 CONSTRAINT := $(if $(TORCH),,$(if $(filter-out 0,$(HAS_GPU)),,--constraint constraints.txt))
 STAMP := $(VENV)/.installed$(if $(TORCH),-torch-$(TORCH))
 
-.PHONY: help install demo test test-gpu lint bench clean distclean
+.PHONY: help install demo test test-gpu suite parity lint bench clean distclean
 
 help:
 	@echo 'make demo       set up .venv and show what hangcheck finds'
 	@echo 'make test       set up .venv, lint, run the whole CPU suite'
 	@echo 'make test-gpu   the GPU tests, on a machine with GPUs'
+	@echo 'make suite      wrong and right programs: precision and recall, and those of plain gloo'
+	@echo 'make parity     1,000 random programs, simulated and on real gloo'
 	@echo 'make lint       ruff and mypy'
-	@echo 'make bench      time the bring-up, print a table'
+	@echo 'make bench      time the bring-up and schedules a second, print tables'
 	@echo 'make clean      remove caches and build output; distclean: .venv too'
 
 install: $(STAMP)
@@ -36,6 +40,12 @@ test: lint
 test-gpu: $(STAMP)
 	$(BIN)/python -m pytest --gpu tests/gpu $(PYTEST_ARGS)
 
+suite: $(STAMP)
+	$(BIN)/python -m tests.suite.run $(SUITE_ARGS)
+
+parity: $(STAMP)
+	$(BIN)/python -m tests.parity.run $(PARITY_ARGS)
+
 lint: $(STAMP)
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m ruff format --check .
@@ -43,6 +53,7 @@ lint: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/bring_up.py
+	$(BIN)/python benchmarks/explore.py
 
 # The stamp lies inside .venv and is named after the torch that was asked for, so it goes with .venv, and another
 # TORCH installs anew.

@@ -10,6 +10,7 @@ How to use them:
 from __future__ import annotations
 
 from collections.abc import Iterable
+from importlib import import_module
 
 import pytest
 
@@ -32,6 +33,14 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.hangcheck_seed = config.option.seed
     if config.option.gpu and _gpus_here() == 0:
         raise pytest.UsageError("--gpu: torch sees no GPU here; leave it out, or go to a machine that has one")
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Imports for good what registers operators of torch.
+
+    A session within a test forgets the modules that it has imported, and operators cannot be registered twice.
+    """
+    import_module("torch.distributed._symmetric_memory")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: Iterable[pytest.Item]) -> None:
