@@ -126,8 +126,12 @@ MOONCAKE = BackendModel(
 MODELS = {"gloo": GLOO, "nccl": NCCL, "mooncake": MOONCAKE, "mooncake-cpu": MOONCAKE}
 
 
+UNNAMED = (timedelta(0), timedelta(milliseconds=-1))
+"""What stands for no time-out: kNoTimeout and kUnsetTimeout."""
+
+
 def seconds(timeout: timedelta | None) -> float | None:
     """None where none is named: missing, zero (kNoTimeout), or -1 ms (kUnsetTimeout). Another negative one is over."""
-    if timeout is None or timeout in (timedelta(0), timedelta(milliseconds=-1)):
+    if timeout is None or timeout in UNNAMED:
         return None
     return max(0.0, timeout.total_seconds())

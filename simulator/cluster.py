@@ -21,7 +21,6 @@ from typing import Any
 
 from simulator.cohort import Cohort, RankFunction
 from simulator.engine.errors import UsageError, require
-from simulator.engine.lag import Delays, Recipe
 from simulator.options import ClusterOptions
 from simulator.outcome import Outcome, SimulationFailed
 from simulator.run import Run
@@ -164,15 +163,10 @@ class Cluster:
         with open_stage(self.ranks) as stage:
             return self.run_on(stage)
 
-    def run_on(self, stage: Stage, *, delays: Recipe | Delays | None = None, shifted: bool = False) -> Outcome:
-        """As `run`, on a stage that the caller keeps open for many runs.
-
-        Args:
-            delays: a schedule, in place of the one in the options.
-            shifted: with another clock and other pids.
-        """
+    def run_on(self, stage: Stage, **how: Any) -> Outcome:
+        """As `run`, on a stage that the caller keeps open for many runs. `how`: see `Run`."""
         require(bool(self._cohorts), "nothing to run: call launch() first")
-        return Run(stage, self.options, self._cohorts, self.replay, delays=delays, shifted=shifted).outcome()
+        return Run(stage, self.options, self._cohorts, self.replay, **how).outcome()
 
     @property
     def ranks(self) -> int:

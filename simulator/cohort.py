@@ -29,6 +29,11 @@ class Cohort:
     at_s: float
     env: dict[str, str]
 
+    @property
+    def encoded_env(self) -> dict[bytes, bytes]:
+        """`env` as os.environ keeps it."""
+        return {os.fsencode(key): os.fsencode(value) for key, value in self.env.items()}
+
 
 def together(cohort: Cohort) -> range:
     """Launches and scale-ups have consecutive ranks; who recovers belongs to those it recovers with."""
@@ -55,17 +60,15 @@ class Placement:
         node = rank // self.per_node
         neighbours = self.nodes[node]
         given = {
-            "RANK": rank,
-            "LOCAL_RANK": neighbours.index(rank),
-            "WORLD_SIZE": cohort.world_size,
-            "LOCAL_WORLD_SIZE": len(neighbours),
-            "GROUP_RANK": list(self.nodes).index(node),
-            "GROUP_WORLD_SIZE": len(self.nodes),
-            "ROLE_RANK": rank,
-            "ROLE_WORLD_SIZE": cohort.world_size,
-            "ROLE_NAME": "default",
-            "MASTER_ADDR": "node0",
-            "MASTER_PORT": MASTER_PORT,
-            **cohort.env,
+            b"RANK": rank,
+            b"LOCAL_RANK": neighbours.index(rank),
+            b"WORLD_SIZE": cohort.world_size,
+            b"LOCAL_WORLD_SIZE": len(neighbours),
+            b"GROUP_RANK": list(self.nodes).index(node),
+            b"GROUP_WORLD_SIZE": len(self.nodes),
+            b"ROLE_RANK": rank,
+            b"ROLE_WORLD_SIZE": cohort.world_size,
+            b"MASTER_PORT": MASTER_PORT,
         }
-        return {os.fsencode(key): os.fsencode(str(value)) for key, value in given.items()}
+        numbers = {key: b"%d" % value for key, value in given.items()}
+        return {**numbers, b"ROLE_NAME": b"default", b"MASTER_ADDR": b"node0", **cohort.encoded_env}

@@ -220,7 +220,7 @@ class Communicator:
         free = may_leave(first.op, root, len(ranks), here, length=length, itemsize=itemsize)
         leaving = [place for place in free if ranks[place] not in slot.left]
         for place in leaving:
-            take_share(slot.entries[ranks[place]], place, slot.entries[ranks[root]])
+            take_share(slot.entries[ranks[place]], place, slot.entries.get(ranks[root]))
         for place in leaving:
             slot.left[ranks[place]] = None
             slot.entries[ranks[place]] = left_behind(slot.entries[ranks[place]])

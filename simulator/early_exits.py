@@ -134,9 +134,9 @@ def _rounded_up(value: int, multiple: int) -> int:
     return -(-value // multiple) * multiple
 
 
-def take_share(entry: Entry, rank: int, root: Entry) -> None:
-    """Give group rank `rank`, which leaves, its part of what the root brought."""
-    if entry is root or entry.op in ("gather", "reduce"):
+def take_share(entry: Entry, rank: int, root: Entry | None) -> None:
+    """Give group rank `rank`, which leaves, its part of what the root brought, if anything comes from there."""
+    if root is None or entry is root or entry.op in ("gather", "reduce"):
         return
     sources = root.inputs if entry.op == "broadcast" else [root.inputs[rank]]
     for target, source in zip(entry.outputs, sources, strict=True):

@@ -48,6 +48,7 @@ class Run:
         stage: where it runs.
         replay: the command that runs it again, or nothing.
         delays: in place of those of the options.
+        keeps_stacks: the log of operations has their stacks.
         shifted: with another clock and other pids. What differs then was measured, not computed.
     """
 
@@ -59,6 +60,7 @@ class Run:
         replay: str,
         *,
         delays: Recipe | Delays | None = None,
+        keeps_stacks: bool = True,
         shifted: bool = False,
     ) -> None:
         self._shift = SHIFT if shifted else 0
@@ -70,12 +72,13 @@ class Run:
         nodes = tuple(Node(number, self._per_node) for number in range(options.nodes))
         self._switching = Switching(shared_thread=options.carrier == "greenlet", isolate=options.isolate)
         given = options.delays if delays is None else delays
-        self._delays = given.start() if hasattr(given, "start") else given
+        self._delays: Delays | None = given.start() if isinstance(given, Recipe) else given
         self._scheduler = Scheduler(
             carrier=options.carrier,
             limits=options.limits,
             policy=options.policy,
             delays=self._delays,
+            keeps_stacks=keeps_stacks,
             on_switch=self._switching,
             on_quiescent=self._quiescent,
             on_tick=options.on_tick,

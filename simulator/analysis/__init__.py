@@ -12,6 +12,6 @@ deadlock    who waits for whom, when nothing could move any more
 symmetric   symmetric memory: buffers that do not fit together; buffer_order, signal_pads, rendezvous beside it
 memory_waits  waits for words of shared memory
 races       accesses to shared memory that nothing orders: racing_access (in words) and race_causes (why) beside it,
-            happens_before (which ones) on vector_clocks, cells and cell_past
+            happens_before (which ones) on vector_clocks, memory_history, cells and cell_past
 diagnose    all of them, in the order in which a reader wants them
 """

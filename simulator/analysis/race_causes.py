@@ -10,16 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from simulator.analysis.happens_before import (
-    ACQUIRES,
-    RELEASES,
-    Assumptions,
-    AtomicSite,
-    History,
-    Hit,
-    place,
-    unordered,
-)
+from simulator.analysis.happens_before import Hit, unordered
+from simulator.analysis.memory_history import ACQUIRES, RELEASES, Assumptions, AtomicSite, History, place
 from simulator.engine.site import Stack
 from simulator.memory_records import Access
 
@@ -54,9 +46,12 @@ class RacePair(NamedTuple):
 
 
 def alike(history: History, hit: Hit) -> RacePair:
-    """The pair that a race belongs to."""
+    """The pair that a race belongs to; of ambiguous signals, wherever the function that puts them is called."""
     region = history.log.regions[history.cells.places[hit.cell][0]]
-    one, other = sorted(Place.of(history, number) for number in (hit.first, hit.second))
+    places = [Place.of(history, number) for number in (hit.first, hit.second)]
+    if hit.ambiguous:
+        places = [Place(place.frames[:1], place.kind) for place in places]
+    one, other = sorted(places)
     return RacePair(one, other, region.kind)
 
 

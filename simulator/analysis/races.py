@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from simulator.analysis.findings import Certainty, Finding, Level, Verdict
-from simulator.analysis.happens_before import History, Hit, are_ordered, unordered
+from simulator.analysis.happens_before import Hit, are_ordered, unordered
+from simulator.analysis.memory_history import History
 from simulator.analysis.race_causes import Causes, Missing, Place, RacePair, alike
 from simulator.analysis.racing_access import RacingAccess, atomic
 from simulator.memory_records import Access, MemoryLog
@@ -62,9 +63,9 @@ def _finding(history: History, causes: Causes, tally: _Tally, left: str) -> Find
     hit = tally.example
     one, other = (RacingAccess.of(history, number, hit.cell) for number in (hit.first, hit.second))
     missing = Missing() if hit.ambiguous else causes.missing(alike(history, hit), wide=one.rank != other.rank)
-    again = missing == Missing() and _is_again(history, hit, one, other)
-    if again and one.access.kind == "write":
-        one, other = other, one
+    again = False
+    if missing == Missing() and {one.access.kind, other.access.kind} == {"read", "write"}:
+        one, other, again = _as_meant(history, hit, one, other)
     title, cause, remedy = _signals(one, other) if hit.ambiguous else _race(missing, one, other, again)
     times = f" ({tally.count} such pairs of accesses; the first is shown)" if tally.count > 1 else ""
     return Finding(
@@ -80,7 +81,7 @@ def _finding(history: History, causes: Causes, tally: _Tally, left: str) -> Find
 
 
 def _signals(one: RacingAccess, other: RacingAccess) -> tuple[str, str, str]:
-    both = f"{one.who(other)} and {other.who(one)}"
+    both = f"{one.who(other)} and {other.who(one)}" + (f" of rank {one.rank}" if one.rank == other.rank else "")
     return (
         f"{both} put the same signal into one word of the {one.region.label}, and nothing orders them",
         f"whoever waits for bytes {one.start} to {one.stop} of this pad cannot tell whose signal it has got: it may go "
@@ -100,19 +101,30 @@ def _race(missing: Missing, one: RacingAccess, other: RacingAccess, again: bool)
     )
 
 
-def _is_again(history: History, hit: Hit, one: RacingAccess, other: RacingAccess) -> bool:
-    """Whether one reads what the other wrote the time before, in order: the read is late, and not early."""
-    if {one.access.kind, other.access.kind} != {"read", "write"}:
-        return False
-    write, read = (one, other) if one.access.kind == "write" else (other, one)
-    mine = Place.of(history, write.number)
-    for number in range(min(hit.first, hit.second) - 1, -1, -1):
-        event = history.log.events[number]
-        if isinstance(event, Access) and hit.cell in history.cells.of_event[number]:
-            actor = history.log.actors[event.actor]
-            if actor.rank == write.rank and Place.of(history, number) == mine:
-                return are_ordered(history.until(read.number), number, read.number)
-    return False
+def _as_meant(
+    history: History, hit: Hit, one: RacingAccess, other: RacingAccess
+) -> tuple[RacingAccess, RacingAccess, bool]:
+    """A read and a write in the order in which they should come, and whether the write is a later turn of one before.
+
+    If the read comes after the turn before, in order, it is late for this one.  If nobody has written before, it is
+    early.  Else the order of the run is as good as the other.
+    """
+    read, write = (one, other) if one.access.kind == "read" else (other, one)
+    past = [number for number in range(min(hit.first, hit.second)) if _writes(history, number, hit.cell)]
+    place = Place.of(history, write.number)
+    turns = [number for number in past if Place.of(history, number) == place and _rank(history, number) == write.rank]
+    if turns and are_ordered(history.until(read.number), turns[-1], read.number):
+        return read, write, True
+    return (one, other, False) if past else (write, read, False)
+
+
+def _writes(history: History, number: int, cell: int) -> bool:
+    event = history.log.events[number]
+    return isinstance(event, Access) and event.kind == "write" and cell in history.cells.of_event[number]
+
+
+def _rank(history: History, number: int) -> int:
+    return history.log.actors[history.log.events[number].actor].rank
 
 
 def _why(missing: Missing, one: RacingAccess, other: RacingAccess, again: bool) -> tuple[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from simulator.analysis.findings import Side
-from simulator.analysis.happens_before import AtomicSite, History
+from simulator.analysis.memory_history import AtomicSite, History
 from simulator.memory_records import Access, Actor, Region
 
 _NOUNS = {"read": "read", "write": "write", "rmw": "update"}

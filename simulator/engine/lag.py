@@ -15,12 +15,14 @@ Not modelled: a rank that is slow for longer than that, and one that is slow bet
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import simpy
 
 from simulator.engine.operations import After, Operation, OperationLog
+from simulator.engine.site import Stack
 from simulator.engine.task import Task
 
 LAG_S = 0.05
@@ -37,10 +39,12 @@ class Delays(Protocol):
         """
 
 
-@runtime_checkable
-class Recipe(Protocol):
+class Recipe(ABC):
     """Makes the delays of a run: a schedule is one, and so is the draw of a random one. Plain data, for many runs."""
 
+    __slots__ = ()
+
+    @abstractmethod
     def start(self) -> Delays:
         """For one run. If the result has a method `check`, it is called after the run, and may raise a UsageError."""
 
@@ -71,13 +75,15 @@ class Lag:
 
     Args:
         delays: decides who falls behind, and where.
+        keeps_stacks: operations are logged with their stacks; else only those before which a task falls behind.
 
     Attributes:
         tasks: labels of the tasks that have started.
         fallen: operations before which a task fell behind, in order.
     """
 
-    def __init__(self, delays: Delays) -> None:
+    def __init__(self, delays: Delays, *, keeps_stacks: bool = True) -> None:
+        self.keeps_stacks = keeps_stacks
         self.log = OperationLog()
         self.env = CausalEnvironment(self.log)
         self.tasks: list[str] = []
@@ -90,13 +96,13 @@ class Lag:
     def is_behind(self, task: Task) -> bool:
         return task in self._behind
 
-    def consider(self, task: Task, operation: Operation) -> None:
+    def consider(self, task: Task, operation: Operation, stack: Stack | Callable[[], Stack] = ()) -> None:
         """Let `task` fall behind if it is to do so before `operation`. Who falls later is behind who fell earlier."""
         if operation.number == 0:
             self.tasks.append(operation.task)
         depth = self._delays(operation)
         if depth:
-            self.fallen.append(operation)
+            self.fallen.append(operation if isinstance(stack, tuple) else operation._replace(stack=stack()))
             order = (0, depth) if operation.number == 0 else (1, len(self.fallen))
             self._behind[task] = _Fall(order, self.env.now)
             self.env.timeout(LAG_S)
@@ -123,10 +129,11 @@ class Lag:
             if task not in self._behind:
                 return index
         first = min(ready, key=lambda task: self._behind[task].order)
-        return None if self._may_wait(self._behind[first].since_s, deadline_s) else ready.index(first)
+        return None if self.may_wait(first, deadline_s) else ready.index(first)
 
-    def _may_wait(self, since_s: float, deadline_s: float) -> bool:
-        at_s = self.env.peek()
+    def may_wait(self, task: Task, deadline_s: float) -> bool:
+        """Whether time may pass until the next event while `task`, which is behind, could go on."""
+        since_s, at_s = self._behind[task].since_s, self.env.peek()
         if at_s <= since_s + LAG_S:
             return True
         if at_s > min(since_s + LAG_MAX_S, deadline_s):

@@ -44,6 +44,7 @@ class Scheduler:
         limits: bounds of the run.
         policy: chooses among ready tasks.
         delays: who falls behind, and where (see `simulator.engine.lag`); `policy` is not asked then.
+        keeps_stacks: the log of operations has their stacks.
         on_switch: called with (previous, next) whenever another task gets the baton.
         on_quiescent: called when only time-outs are left; True lets the earliest one strike, False ends the run.
         on_tick: called about every quarter of a wall second with this scheduler, from another thread.
@@ -60,12 +61,13 @@ class Scheduler:
         limits: Limits | None = None,
         policy: Policy = in_order,
         delays: Delays | None = None,
+        keeps_stacks: bool = True,
         on_switch: Callable[[Task | None, Task | None], None] = lambda old, new: None,
         on_quiescent: Callable[[], bool] = lambda: False,
         on_tick: Callable[[Scheduler], None] = lambda scheduler: None,
         beside: Beside | None = None,
     ) -> None:
-        self.lag = None if delays is None else Lag(delays)
+        self.lag = None if delays is None else Lag(delays, keeps_stacks=keeps_stacks)
         self.env = simpy.Environment() if self.lag is None else self.lag.env
         self.limits = limits or Limits()
         self.tasks: list[Task] = []
@@ -183,18 +185,28 @@ class Scheduler:
             self.lag.sleeps(self.current, self.env.now + max(0.0, seconds), place, self.progress_count)
         self.wait(event, wait)
 
-    def announce(self, verb: str, target: Target, *, writes: bool, stack: Stack = ()) -> None:
-        """The current task is about to do something that others can see; to be called only if there is a `lag`."""
+    def announce(self, verb: str, target: Target, *, writes: bool, stack: Stack | Callable[[], Stack] = ()) -> None:
+        """The current task is about to do something that others can see; to be called only if there is a `lag`.
+
+        Args:
+            stack: user frames, or what captures them if somebody wants to know.
+        """
         lag, task = self.lag, self.current
         if lag is None or task is None or task.ending is not None or self._draining:
             return
         task.operations += 1
-        operation = Operation(task.label, task.operations, verb, target, writes, stack)
-        lag.consider(task, operation)
-        if lag.is_behind(task) and not (self._kind == "greenlet" and is_below_cpp()):
+        operation = Operation(task.label, task.operations, verb, target, writes, _captured(stack, lag.keeps_stacks))
+        lag.consider(task, operation, stack)
+        if lag.is_behind(task) and self._must_give_way(lag, task):
             self._make_ready(task, task.token)
             self._suspend(task)
         lag.log.add(operation)
+
+    def _must_give_way(self, lag: Lag, task: Task) -> bool:
+        """Whether some other task may come before one that is behind."""
+        env = self.env
+        must = bool(self._ready) or env.peek() <= env.now or lag.may_wait(task, self._deadlines.earliest_s())
+        return must and not (self._kind == "greenlet" and is_below_cpp())
 
     def poll(self, text: str) -> None:
         """The current task looked at something that others may change: let them run for one poll interval.
@@ -460,3 +472,9 @@ class Scheduler:
         self.spinner = (task, frame)
         task.ending = RankEnded("killed")
         self.stop(End.SPIN)
+
+
+def _captured(stack: Stack | Callable[[], Stack], wanted: bool) -> Stack:
+    if isinstance(stack, tuple):
+        return stack
+    return stack() if wanted else ()

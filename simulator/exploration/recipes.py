@@ -12,13 +12,13 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from simulator.engine.lag import Delays
+from simulator.engine.lag import Delays, Recipe
 from simulator.engine.operations import Operation
 from simulator.exploration.schedule import Delay
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class Given(Recipe):
     """These delays, those of them that the run comes to: as in a schedule that need not fit."""
 
     delays: tuple[Delay, ...] = ()
@@ -29,7 +29,7 @@ class Given:
 
 
 @dataclass(frozen=True, slots=True)
-class RandomDelays:
+class RandomDelays(Recipe):
     """Before each operation the task falls behind with the probability `chance`."""
 
     seed: str
@@ -41,7 +41,7 @@ class RandomDelays:
 
 
 @dataclass(frozen=True, slots=True)
-class Pct:
+class Pct(Recipe):
     """Random priorities and change points.
 
     Args:

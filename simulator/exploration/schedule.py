@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from simulator.engine.errors import UsageError
+from simulator.engine.lag import Recipe
 from simulator.engine.operations import Operation
 from simulator.exploration.wording import described
 
@@ -47,7 +48,7 @@ class Delay:
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class Schedule(Recipe):
     """Delays, in the order in which they strike, and the program that they are for.
 
     Attributes:

@@ -6,6 +6,7 @@ import io
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from typing import Any
 
 from simulator.engine.lag import Recipe
 from simulator.engine.operations import Operation
@@ -69,20 +70,20 @@ class Runner:
         self._make = make
         self._stage = stage
 
-    def outcome(self, recipe: Recipe, *, replay: str = "", shifted: bool = False) -> Outcome:
+    def outcome(self, recipe: Recipe, *, replay: str = "", **how: Any) -> Outcome:
         """The whole outcome; what the ranks print is dropped.
 
         Args:
-            shifted: with another clock and other pids, which must make no difference.
+            how: see `simulator.run.Run`.
         """
         cluster = self._make()
         cluster.replay = replay
         with _quiet():
-            return cluster.run_on(self._stage, delays=recipe, shifted=shifted)
+            return cluster.run_on(self._stage, delays=recipe, **how)
 
     def trial(self, number: int, recipe: Recipe, *, look: bool = False, shifted: bool = False) -> Trial:
         """What is kept of it."""
-        return trial_of(number, self.outcome(recipe, shifted=shifted), look=look)
+        return trial_of(number, self.outcome(recipe, keeps_stacks=look, shifted=shifted), look=look)
 
 
 @contextmanager

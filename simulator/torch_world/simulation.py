@@ -103,7 +103,7 @@ class Simulation:
         """The calling rank is about to do something that others can see; under a schedule it may fall behind here."""
         scheduler = self.scheduler
         if scheduler.lag is not None and scheduler.here() is not None:
-            scheduler.announce(verb, target, writes=writes, stack=self.sites.capture(1))
+            scheduler.announce(verb, target, writes=writes, stack=self.sites.capture)
 
     def announce_within(self, verb: str, target: Target, *, by_user: bool = False) -> None:
         """As `announce`, for what only the other threads of the rank can see.
@@ -112,12 +112,11 @@ class Simulation:
             by_user: it counts only if user code asks for it; threads take locks for themselves.
         """
         scheduler = self.scheduler
-        if scheduler.lag is not None:
-            task = scheduler.here()
-            if task is not None and any(other.alive and other is not task for other in task.owner.tasks):
-                stack = self.sites.capture(1)
-                if stack or not by_user:
-                    scheduler.announce(verb, target, writes=True, stack=stack)
+        if scheduler.lag is None or (task := scheduler.here()) is None:
+            return
+        seen = any(other.alive and other is not task for other in task.owner.tasks)
+        if seen and (not by_user or self.sites.capture(1)):
+            scheduler.announce(verb, target, writes=True, stack=self.sites.capture)
 
     def position(self) -> int | None:
         """How far the calling rank has come in the log of operations, if there is one."""

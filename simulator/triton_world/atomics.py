@@ -5,7 +5,8 @@ Source: PTX ISA, "atom": `inc` and `dec` wrap at their operand; floating point i
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,9 @@ from simulator.triton_world.ptx_types import Array, Type, decode, encode
 
 Change = Callable[..., Any]
 """From the bits that were there and the bits of the operands to the bits that are there afterwards."""
+
+Merge = Callable[[Sequence[Array]], Array]
+"""From the bits of several places to those of their reduction."""
 
 _WHOLE: dict[str, Callable[[Array, Array], Array]] = {
     "add": np.add,
@@ -42,3 +46,16 @@ def combine(operation: str, of: Type, fail: Callable[[str], Exception]) -> Chang
     if change is None:
         raise fail(f".{operation} does not work on .{of.name}")
     return lambda old, given: encode(change(decode(old, of), decode(given, of)), of)
+
+
+def merge(operation: str, of: Type, fail: Callable[[str], Exception], *, wide: bool) -> Merge:
+    """What the values of all members make together, in their order.
+
+    Args:
+        wide: floating point is rounded once, in the end, and not after each step.
+    """
+    change = combine(operation, of, fail)
+    if not (wide and of.is_float):
+        return lambda parts: reduce(change, parts)
+    step = _FLOAT[operation]
+    return lambda parts: encode(reduce(step, [decode(part, of) for part in parts]), of)

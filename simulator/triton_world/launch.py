@@ -4,9 +4,8 @@ Programs are tasks of their rank, since on a device they run at the same time an
 in the order of their numbers, the next one when those before have ended or wait. As many are under way at once as an
 H100 or H200 can have threads for (`resident`): a program beyond that waits for another to end.
 
-Not modelled: registers and shared memory, which may let a real device run fewer of them at once.
-
-Not modelled: streams. The launch returns once all programs have ended, as if the host synchronised after each kernel.
+Not modelled: registers and shared memory, which may let a real device run fewer of them at once; streams: the launch
+returns once all programs have ended, as if the host synchronised after each kernel.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from simulator.engine.errors import RankEnded
 from simulator.engine.scheduler import Task, Wait
 from simulator.engine.site import Stack
 from simulator.torch_world.context import RankContext
+from simulator.torch_world.host_order import await_stream
 from simulator.triton_world.address_space import AddressSpace
 from simulator.triton_world.arguments import WARP, Given
 from simulator.triton_world.errors import KernelError
@@ -31,8 +31,11 @@ if TYPE_CHECKING:
     from simulator.triton_world.world import TritonWorld
 
 MULTIPROCESSORS = 132
+"""Of an H100 or H200 (SXM)."""
 THREADS_EACH = 2048
+"""Threads that a multiprocessor holds at most."""
 PROGRAMS_EACH = 32
+"""Programs that a multiprocessor holds at most."""
 
 
 def resident(threads: int) -> int:
@@ -111,6 +114,7 @@ class Launch:
             KernelError: one of them failed.
         """
         memory, sim = self.world.sim.memory, self.world.sim
+        await_stream(sim)
         sim.log("kernel", self.name, self.grid)
         memory.publish(self.rank, self.token("begin"))
         try:

@@ -17,7 +17,7 @@ import numpy as np
 from simulator.memory_records import Access, CtaBarrier, Fence, Span
 from simulator.torch_world.device_memory import Block, DeviceMemory
 from simulator.triton_world.address_space import AddressSpace, Range
-from simulator.triton_world.atomics import Change
+from simulator.triton_world.atomics import Change, Merge
 from simulator.triton_world.errors import IllegalAccess
 from simulator.triton_world.how import How
 from simulator.triton_world.ptx_types import Array
@@ -124,19 +124,17 @@ class MemoryPort:
             _, new = _exchange(place, at, change, [value])
             self._record("rmw", how, self._spans([(place, None)], at, value.itemsize), wrote=int(new[0]))
 
-    def load_reduced(self, addresses: Array, size: int, count: int, change: Change, how: How) -> Array:
+    def load_reduced(self, addresses: Array, size: int, count: int, together: Merge, how: How) -> Array:
         """[n, count], each combined from the values of all members, in group-rank order."""
         pieces = self._space.locate(addresses, size * count)
         out = np.empty((len(addresses), count), np.dtype(f"u{size}"))
         for found, which in pieces:
             mine = addresses if which is None else addresses[which]
-            whole: Array | None = None
+            parts = []
             for place, at in self._places(found, mine, True):
                 values, index = _index(place, at, size, count)
-                part = values[index].reshape(-1)
-                whole = part if whole is None else change(whole, part)
-            assert whole is not None
-            out[... if which is None else which] = whole.reshape(-1, count)
+                parts.append(values[index].reshape(-1))
+            out[... if which is None else which] = together(parts).reshape(-1, count)
         self._record("read", how, self._spans(pieces, addresses, size * count))
         return out
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simulator.triton_world.atomics import Change
+from simulator.triton_world.atomics import Change, Merge
 from simulator.triton_world.errors import NotModelled, PtxError
 from simulator.triton_world.how import How
 from simulator.triton_world.launch import MULTIPROCESSORS
@@ -164,9 +164,9 @@ class Machine:
                 self._port.reduce_members(at, change, value.reshape(1), self._by(how))
         self._moved()
 
-    def load_reduced(self, addresses: Array, size: int, count: int, change: Change, how: How) -> Array:
+    def load_reduced(self, addresses: Array, size: int, count: int, together: Merge, how: How) -> Array:
         """`multimem.ld_reduce`: [lanes, count], each combined from what all members have there, in their order."""
-        return self._port.load_reduced(addresses, size, count, change, self._by(how))
+        return self._port.load_reduced(addresses, size, count, together, self._by(how))
 
     def atomic(
         self, pc: int, who: Who, addresses: Array, change: Change, given: Sequence[Array], how: How

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simulator.triton_world.atomics import Change, combine
+from simulator.triton_world.atomics import Change, combine, merge
 from simulator.triton_world.errors import NotModelled
 from simulator.triton_world.how import How
 from simulator.triton_world.ptx_code import Address, Instruction, Register, Sink
@@ -194,11 +194,12 @@ def _multimem_load(at: Instruction, pc: int) -> Op:
     into, source = form.operands(2)
     address, put = form.address(source), vector_writer(at, into, form.type, form.count)
     _fits_multimem(form)
-    change = _change(at, form)
+    wide = "acc::f32" in at.modifiers
+    together = merge(form.operation, form.type, lambda text: wrong(at, text), wide=wide)
 
     def run(machine: Machine, who: Who) -> Branches | None:
         addresses = address(machine, who)
-        values = machine.load_reduced(addresses, form.type.nbytes, form.count, change, form.how)
+        values = machine.load_reduced(addresses, form.type.nbytes, form.count, together, form.how)
         put(machine, who, values)
         return machine.looked(pc, who, addresses, values, form.how)
 

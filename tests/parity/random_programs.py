@@ -4,9 +4,9 @@ An event is a collective, a message, or an exchange of messages in a batch. Ever
 their order, so the program is right by construction, whatever is asynchronous; a fault then changes one rank's part.
 What a faulty program does is not said here: real gloo says it.
 
-Not made: sizes, dtypes, reductions that differ between ranks, and roots that differ in a group of more than two,
-because gloo has no defined outcome there: it mixes data silently, aborts or hangs, by its tree and the number of
-elements. Nor is what a `reduce` leaves on other ranks recorded.
+Not made: dtypes and reductions that differ between ranks, sizes other than one that is too large for its receivers, and
+roots that differ in a group of more than two, because gloo has no defined outcome there: it mixes data silently, aborts
+or hangs, by its tree and the number of elements. Nor is what a `reduce` leaves on other ranks recorded.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ def _change(
 def _told(step: Step) -> str:
     where = f" on group {step.group}"
     root = f" with {step.root}" if step.op in (*ROOTED, "send", "recv", "exchange") else ""
-    return f"{step.op}{root}{where}" + (f" tag {step.tag}" if step.tag else "")
+    return f"{step.op}({step.count}){root}{where}" + (f" tag {step.tag}" if step.tag else "")
 
 
 def _other_root(plan: Plan, rank: int, step: Step, rng: random.Random) -> Step:
@@ -266,6 +266,11 @@ def _is_message(plan: Plan, rank: int, step: Step) -> bool:
     return step.op in ("send", "recv")
 
 
+def _gives(plan: Plan, rank: int, step: Step) -> bool:
+    """Real gloo ends a receiver whose tensor is too small."""
+    return step.op == "send" or (step.op == "broadcast" and step.root == rank)
+
+
 FAULTS: tuple[Fault, ...] = (
     _drop,
     _drop,
@@ -281,6 +286,7 @@ FAULTS: tuple[Fault, ...] = (
     _change(lambda plan, rank, step: step.op != "wait" and bool(_other_groups(plan, rank, step)), _other_group),
     _change(lambda plan, rank, step: step.op in ("all_reduce", "broadcast", "barrier"), _other_op),
     _change(_is_message, lambda plan, rank, step, rng: replace(step, tag=step.tag + 1)),
+    _change(_gives, lambda plan, rank, step, rng: replace(step, count=step.count + 1)),
 )  # fmt: skip
 
 

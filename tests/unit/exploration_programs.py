@@ -156,7 +156,7 @@ RACES: dict[Function, tuple[int, str]] = {
     a_sleep_is_to_order_two_ranks: (2, "deadlock"),
     the_first_message_is_taken_for_rank_1s: (3, "deadlock"),
     two_locks_in_opposite_order: (1, "deadlock"),
-    two_threads_on_one_group: (2, "mismatch"),
+    two_threads_on_one_group: (2, "race"),
     a_segment_is_opened_before_it_is_made: (2, "exception"),
     who_comes_last_does_the_work: (3, "exception"),
     a_time_limit_is_tested_on_local_clocks: (2, "deadlock"),

@@ -11,7 +11,7 @@ import torch.distributed as dist
 import torch.distributed._symmetric_memory as symm_mem
 
 import simulator.run
-from simulator import Outcome, simulate
+from simulator import Limits, Outcome, simulate
 from simulator.memory_records import Access, MemoryLog
 
 
@@ -33,9 +33,9 @@ def kept_logs() -> Iterator[list[MemoryLog]]:
 
 
 def run(body: Any, ranks: int, **options: Any) -> tuple[Outcome, MemoryLog]:
-    """Simulate, and keep the log."""
+    """Simulate, and keep the log. Torch may import much at a first call, on a busy machine."""
     with kept_logs() as logs:
-        outcome = simulate(body, ranks, **options)
+        outcome = simulate(body, ranks, limits=Limits(spin_wall_s=100), **options)
     return outcome, logs[-1]
 
 

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.analysis.cells import cells_of
-from simulator.analysis.happens_before import History, Hit, unordered
+from simulator.analysis.happens_before import Hit, unordered
+from simulator.analysis.memory_history import History
 from simulator.analysis.vector_clocks import Timelines, covers
 from simulator.memory_records import Access, Actor, CtaBarrier, Fence, MemoryEvent, MemoryLog, Observe, Publish, Region
 from tests.unit.memory_logs import LogBook

@@ -164,7 +164,8 @@ def test_without_exit_barrier_the_result_is_read_before_it_is_written(mutant: An
     """Nothing says that the peers have stored."""
     outcome = simulate(use(mutant((EXIT, ""))), 2, args=(2,), multicast=multicast)
     found = races(outcome)
-    assert all("the host reads" in "".join(side.doing for side in finding.sides) for finding in found)
+    assert all("the host reads" in finding.sides[1].doing for finding in found)
+    assert all(re.search(r"before rank \d's read of it$", finding.cause) for finding in found)
 
 
 @BOTH
@@ -218,7 +219,8 @@ def test_programs_that_share_a_word_of_the_pad_are_ambiguous(mutant: Any) -> Non
     """The programs of a launch signal one word of the peer."""
     module = mutant(("first_slot = program * WORLD", "first_slot = program * 0"))
     outcome = simulate(use(module), 2, args=(2,))
-    assert any("put the same signal into one word of the signal pad" in f.title for f in outcome.findings)
+    title = next(f.title for f in outcome.findings)
+    assert re.match(r"program \d and program \d of rank 0 put the same signal into one word of the signal pad", title)
 
 
 def shared_pad(module: ModuleType, *, meet: bool) -> Callable[[int], None]:
@@ -252,7 +254,8 @@ def shared_pad(module: ModuleType, *, meet: bool) -> Callable[[int], None]:
 def test_two_groups_on_one_pad_are_ambiguous(mutant: Any) -> None:
     """Rank 2 cannot tell the signal of rank 0 in one group from that of rank 1 in the other."""
     outcome = simulate(shared_pad(mutant(), meet=False), 3)
-    finding = next(f for f in outcome.findings if f.kind == "race")
+    (finding,) = [f for f in outcome.findings if "signal pad of rank 2" in f.title]
+    assert outcome.verdict == "race" and outcome.findings[0] is finding
     assert finding.title.startswith("rank 0 and rank 1 put the same signal into one word of the signal pad of rank 2")
     assert finding.remedy.startswith("give each sender, and each group that uses the pad, words of its own")
 

@@ -272,7 +272,8 @@ def test_accesses_name_the_line_of_the_user() -> None:
 
 
 def ordered(log: MemoryLog, first: int, then: int) -> bool:
-    """Whether rank `then` knows at its end of what rank `first` did at its beginning: by tokens and signals."""
+    """Whether rank `then` knows, at its last access, of the first one of rank `first`: by tokens and signals."""
+    last: set[int] = set()
     known: dict[int, set[int]] = {}
     told: dict[Any, set[int]] = {}
     begun: set[int] = set()
@@ -291,7 +292,8 @@ def ordered(log: MemoryLog, first: int, then: int) -> bool:
                 mine |= told.get(word, set())
         elif isinstance(event, Access) and log.regions[event.spans[0][0]].kind == "buffer":
             begun.add(rank)
-    return first in known.get(then, set())
+            last = set(mine) if rank == then else last
+    return first in last
 
 
 def order_of(call: Callable[[int, torch.Tensor], Any], backend: str = "gloo") -> tuple[bool, bool]:
@@ -300,8 +302,10 @@ def order_of(call: Callable[[int, torch.Tensor], Any], backend: str = "gloo") ->
     def body(rank: int) -> None:
         buffer, _ = start(4, backend=backend)
         buffer.fill_(rank)
-        call(rank, torch.zeros(2))
+        later = call(rank, torch.zeros(2))
         buffer.add_(1)
+        if isinstance(later, dist.Work):
+            later.wait()
 
     outcome, log = run(body, 2)
     outcome.raise_if_bad()
@@ -442,8 +446,10 @@ def test_calls_that_nobody_asks_about_do_not_pile_up() -> None:
         start(2, backend="nccl")
         for _ in range(2 * UNHEARD_MAX):
             dist.all_reduce(torch.ones(1))
-        dist.barrier()
-        dist.all_reduce(torch.ones(1))
+        for _ in range(4):
+            dist.barrier()
+            for _ in range(8):
+                dist.all_reduce(torch.ones(1))
         return len(symm_mem._SymmetricMemory._choose()._sim.here().unheard)
 
     outcome, _ = run(body, 2)

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+from functools import partial
 
+import pytest
+import torch
+import torch.distributed as dist
+
+from simulator import simulate
 from simulator.analysis import cell_past
 from simulator.analysis.findings import Certainty, Finding, Level, Verdict
 from simulator.analysis.races import FINDINGS_MAX, races
@@ -11,6 +16,7 @@ from simulator.engine.site import Frame
 from simulator.memory_records import Access, MemoryLog
 from simulator.report.text import render_finding
 from tests.unit.memory_logs import FILE, LogBook
+from tests.unit.memory_runs import start
 from tests.unit.test_happens_before import RACY, Story, fenced, signalled, told
 
 REAL = "on a device either access may come first, or both at once: what is read may be old, new, or a mixture"
@@ -161,6 +167,21 @@ def test_a_read_that_comes_after_one_write_is_late_for_the_next(ahead: bool) -> 
     assert [side.ranks for side in finding.sides] == [(1,), (0,)]
 
 
+def test_a_read_before_anybody_has_written_is_early() -> None:
+    """Though it came first in this run; and if somebody had written before, the order of the run is told."""
+    book = LogBook()
+    book.read(1, 1)
+    book.write(0, 1)
+    finding = only(book.log)
+    assert finding.cause == "nothing orders rank 0's write to the buffer of rank 1 before rank 1's read of it"
+    book = LogBook()
+    book.write(1, 1)
+    book.read(1, 1)
+    book.write(0, 1)
+    finding = next(f for f in races(book.log) if "read" in f.cause)
+    assert finding.cause == "nothing orders rank 1's read of its buffer before rank 0's write to it"
+
+
 def test_races_of_one_pair_of_lines_are_counted() -> None:
     """Not shown one by one, whatever the rank, the bytes, or who comes first."""
     book = LogBook(4)
@@ -175,8 +196,8 @@ def test_races_of_one_pair_of_lines_are_counted() -> None:
 def test_one_access_is_counted_once_however_many_cells_it_touches() -> None:
     """A read of a buffer that was written in two pieces."""
     book = LogBook()
-    for start in (0, 8):
-        book.access(0, "write", (2, start, start + 8), at=2)
+    for begin in (0, 8):
+        book.access(0, "write", (2, begin, begin + 8), at=2)
     book.access(1, "read", (2, 0, 16))
     book.access(1, "read", (2, 0, 4))
     assert "(3 such pairs" in only(book.log).title
@@ -259,3 +280,42 @@ def test_long_logs_are_walked_in_time_that_grows_with_them() -> None:
         return calls
 
     assert comparisons(40) < 3 * comparisons(20)
+
+
+# -- on simulated ranks ------------------------------------------------------------------------------------------------
+
+
+def writes_to_its_neighbour(rank: int, *, meet: bool, hang: bool = False) -> float:
+    """Rank 0 fills rank 1's buffer by torch, and rank 1 reads it."""
+    buffer, handle = start(64)
+    if rank == 0:
+        handle.get_buffer(1, (64,), torch.float32).fill_(1.0)
+    if meet:
+        dist.barrier()
+    value = float(buffer.sum()) if rank == 1 else 0.0
+    if hang and rank == 0:
+        dist.barrier()
+    return value
+
+
+def test_hosts_that_do_not_meet_race_and_those_that_do_do_not() -> None:
+    """By operators of torch, on real symmetric memory."""
+    outcome = simulate(partial(writes_to_its_neighbour, meet=False), 2)
+    assert outcome.verdict == "race"
+    (finding,) = outcome.findings
+    assert finding.cause.startswith("nothing orders rank 0's write to the buffer of rank 1 before rank 1's read of it")
+    assert all(side.site is not None and side.site.file == __file__ for side in finding.sides)
+    outcome = simulate(partial(writes_to_its_neighbour, meet=True), 2)
+    assert (outcome.findings, outcome.results[1]) == ((), 64.0)
+
+
+def test_a_deadlock_stands_before_a_race() -> None:
+    """The verdict is that of what keeps the run from ending."""
+    outcome = simulate(partial(writes_to_its_neighbour, meet=False, hang=True), 2)
+    assert [finding.kind for finding in outcome.findings] == ["deadlock", "race"]
+
+
+def test_the_same_seed_gives_the_same_report() -> None:
+    """To the byte."""
+    reports = {simulate(partial(writes_to_its_neighbour, meet=False), 2).report() for _ in range(3)}
+    assert len(reports) == 1

@@ -201,6 +201,29 @@ def test_a_multicast_load_sums_and_a_reduction_adds_to_all(kernels: Any) -> None
     assert [results[rank][1] for rank in (0, 1)] == [[at * (rank + 1.0) + 1 for at in range(BLOCK)] for rank in (0, 1)]
 
 
+def test_halves_are_summed_in_full_precision_over_all_members(plain: Any) -> None:
+    """bf16x2 in vectors of four, as all-reduce kernels have it: rounded once, bit for bit."""
+    world, n = 4, 6
+
+    def body(rank: int) -> Any:
+        memory = Memory(rank, world)
+        mine = memory.buffer[: n * 16].view(torch.bfloat16)
+        mine.copy_(torch.randn(n * 8, generator=torch.Generator().manual_seed(rank)))
+        values = mine.clone()
+        out = torch.zeros(n * 8, dtype=torch.bfloat16)
+        dist.barrier()
+        if rank == 0:
+            plain.multicast_halves[(1,)](memory.handle.multicast_ptr, out.view(torch.int32), n, BLOCK=8)
+        dist.barrier()
+        return values.float(), out.view(torch.int16).tolist(), mine.view(torch.int16).tolist()
+
+    results = simulate(body, world).raise_if_bad().results
+    total = results[0][0] + results[1][0] + results[2][0] + results[3][0]
+    want = total.to(torch.bfloat16).view(torch.int16).tolist()
+    assert results[0][1] == want
+    assert [results[rank][2] for rank in range(world)] == [want] * world
+
+
 @pytest.mark.parametrize("carrier", ["thread", "greenlet"])
 def test_programs_of_one_grid_wait_for_each_other(kernels: Any, carrier: str) -> None:
     """A barrier over the grid, in memory that is private to each rank."""

@@ -92,6 +92,50 @@ def multicast_sum(address, out, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def multicast_halves(address, out, n, BLOCK: tl.constexpr):
+    """Load the sum of 8 bfloat16 an element, accumulated in float32, masked as compilers do it; store it to all."""
+    at = tl.arange(0, BLOCK)
+    here = address + at * 16
+    valid = (at < n).to(tl.int32)
+    a, b, c, d = tl.inline_asm_elementwise(
+        """
+        {
+            .reg .pred %p0;
+            setp.eq.s32 %p0, $5, 1;
+            @!%p0 bra end;
+            multimem.ld_reduce.relaxed.sys.global.add.acc::f32.v4.bf16x2 {$0, $1, $2, $3}, [$4];
+        end:
+        }
+        """,
+        "=r,=r,=r,=r,l,r",
+        [here, valid],
+        dtype=(tl.uint32, tl.uint32, tl.uint32, tl.uint32),
+        is_pure=True,
+        pack=1,
+    )
+    words = out + at * 4
+    tl.store(words, a, mask=at < n)
+    tl.store(words + 1, b, mask=at < n)
+    tl.store(words + 2, c, mask=at < n)
+    tl.store(words + 3, d, mask=at < n)
+    tl.inline_asm_elementwise(
+        """
+        {
+            .reg .pred %p0;
+            setp.eq.s32 %p0, $6, 1;
+            @%p0 multimem.st.release.sys.global.v4.bf16x2 [$1], {$2, $3, $4, $5};
+            mov.u32 $0, 0;
+        }
+        """,
+        "=r,l,r,r,r,r,r",
+        [here, a, b, c, d, valid],
+        dtype=tl.uint32,
+        is_pure=False,
+        pack=1,
+    )
+
+
+@triton.jit
 def plain_store(address, value):
     """Store through an address that is given as a number."""
     tl.store(address.to(tl.pointer_type(tl.int32)), value)
