@@ -23,6 +23,8 @@ def _target(target: Target) -> str:
         return f"group{ranks} under {rest[0]}"
     if kind == "lock":
         return f"lock {rest[-1]}"
+    if kind == "word":
+        return f"word {rest[1]} of region {rest[0]}"
     return "" if kind in ("clock", "task") else f"on {rest[0]}"
 
 
@@ -46,8 +48,8 @@ def noun(operation: Operation) -> str:
     if kind == "group":
         ranks = f" {list(target[2])}" if len(target) > 2 and isinstance(target[2], tuple) else ""
         return f"{'creation of' if verb == 'create' else verb + ' to'} group{ranks}"
-    if kind == "lock":
-        return f"{verb} of a lock"
+    if kind in ("lock", "word"):
+        return f"{verb} of a lock" if kind == "lock" else f"{verb} of a {_target(target)}"
     return {"clock": "look at the clock", "task": "start"}.get(str(kind), verb)
 
 
