@@ -8,10 +8,14 @@ from simulator.records import GroupView, Note, Records
 
 
 def foreign_ranks(records: Records) -> list[Finding]:
-    """Roots and peers outside their group whose error the code caught, and that nothing put right afterwards."""
+    """Roots and peers outside their group, on a line that works elsewhere; the code caught the error and went on."""
     together: dict[tuple[object, ...], list[Note]] = {}
     for note in notes_of(records, "foreign_rank"):
-        if not note.facts["mended"] and records.ranks[note.rank].status not in ("exception", "exit"):
+        if (
+            note.facts["right_on"]
+            and not note.facts["mended"]
+            and records.ranks[note.rank].status not in ("exception", "exit")
+        ):
             key = (note.facts["given"], note.facts["op"], note.facts["group"], note.stack[:1])
             together.setdefault(key, []).append(note)
     return [_foreign(notes) for notes in together.values()]

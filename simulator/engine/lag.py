@@ -107,6 +107,12 @@ class Lag:
             self._behind[task] = _Fall(order, self.env.now)
             self.env.timeout(LAG_S)
 
+    def follows(self, task: Task, starter: Task) -> None:
+        """`task` is started by what `starter` has done so far."""
+        position = self.log.last.get(starter.label)
+        if position is not None:
+            self.log.add(After(task.label, position))
+
     def woken(self, task: Task, event: Any) -> None:
         """`event` made `task` ready: keep what led to it."""
         cause = getattr(event, "cause", None)

@@ -114,6 +114,8 @@ class Scheduler:
             raise UsageError("a rank starts a thread, which greenlets cannot carry: use carrier='thread' (the default)")
         carrier = ThreadCarrier(name)
         task = self._new_task(name, owner, carrier)
+        if self.lag is not None and self.current is not None:
+            self.lag.follows(task, self.current)
         self._start_later(task, self.env.now)
         return task, carrier.adopt(self._body_of(task, body))
 
@@ -432,6 +434,9 @@ class Scheduler:
             if task.alive and not task.abandoned:
                 task.ending = task.ending or RankEnded("killed")
                 self._await(task)
+        for task in self.tasks:
+            if task.ending is not None:
+                task.ending.__traceback__ = None  # its frames hold what the ranks had
         self.current = None
         if self._last is not None:
             self._on_switch(self._last, None)

@@ -112,10 +112,16 @@ class SiteRecorder:
         self._recent = (None, {})
 
     def _walk(self, frame: FrameType | None) -> Stack:
+        """Called at each operation of each rank, so it does its work in one frame."""
+        is_user, frames, left = self._is_user, self._frames, self._depth_max
         out: list[Frame] = []
-        while frame is not None and len(out) < self._depth_max:
-            if self.is_user(frame.f_code):
-                out.append(self._frame(frame.f_code, frame.f_lineno))
+        while frame is not None and left:
+            code = frame.f_code
+            known = is_user.get(code)
+            if known or (known is None and self.is_user(code)):
+                found = frames.get((code, frame.f_lineno))
+                out.append(self._frame(code, frame.f_lineno) if found is None else found)
+                left -= 1
             frame = frame.f_back
         stack = tuple(out)
         return self._stacks.setdefault(stack, stack)

@@ -89,7 +89,7 @@ class Runner:
 @contextmanager
 def on_stage(program: Program) -> Iterator[Runner]:
     """The program, ready to run."""
-    with program.ready() as make, open_stage(program.ranks, one_cpu=True) as stage:
+    with program.ready() as make, open_stage(program.ranks, many_runs=True) as stage:
         yield Runner(make, stage)
 
 

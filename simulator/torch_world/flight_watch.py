@@ -3,8 +3,8 @@
 A dispatch mode on each thread of the rank, from its first asynchronous call on: below the user's own modes, above those
 of the simulator, so that it sees an operation when the host issues it.
 
-Not seen: what reads or writes memory without an operator. Under greenlets nothing is watched, since a mode belongs to
-a thread.
+Not seen: what reads or writes memory without an operator, but for `tolist` and the making of a NumPy array.  Under
+greenlets nothing is watched, since a mode belongs to a thread.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from simulator.torch_world.operands import Operand, operands, shares, tensors_in
@@ -19,7 +20,28 @@ from simulator.torch_world.operands import Operand, operands, shares, tensors_in
 if TYPE_CHECKING:
     from simulator.torch_world.in_flight import InFlight
 
+_DIRECT_READS = frozenset({torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.__array__})
+"""What reads a tensor without an operator."""
 _NOT_THE_USERS = ("_c10d_functional", "_c10d_functional_autograd", "c10d", "_dtensor", "symm_mem")
+
+
+class _DirectReads(TorchFunctionMode):
+    """Sees the reads that are no operators, below the user's own modes."""
+
+    def __init__(self, calls: InFlight) -> None:
+        super().__init__()
+        self._calls = calls
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in _DIRECT_READS and self._calls.flights and type(args[0]) is torch.Tensor:
+            self._calls.touch(args[0], written=False)
+        return func(*args, **(kwargs or {}))
+
+    def attend(self) -> None:
+        """Watch the calling thread."""
+        entered = [torch._C._pop_torch_function_stack() for _ in range(torch._C._len_torch_function_stack())]
+        for mode in (self, *reversed(entered)):
+            torch._C._push_on_torch_function_stack(mode)
 
 
 class FlightWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -30,6 +52,7 @@ class FlightWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, calls: InFlight) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._calls = calls
+        self._reads = _DirectReads(calls)
         self._threads: set[int] = set()
         self._operands: dict[Any, tuple[Operand, ...]] = {}
 
@@ -47,6 +70,7 @@ class FlightWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if task in self._threads:
             return
         self._threads.add(task)
+        self._reads.attend()
         entered = []
         while torch._C._len_torch_dispatch_stack():
             entered.append(torch._C._pop_torch_dispatch_stack(None))

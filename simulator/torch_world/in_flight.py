@@ -57,6 +57,7 @@ class Flight:
     Attributes:
         order: calls of one order are executed one after the other (a group whose device stream does so); None: alone.
         heard: what the rank had heard of at the issue.
+        used: how and where a tensor of the call was used first after it was over, before the rank heard of that.
     """
 
     work: Work
@@ -66,6 +67,7 @@ class Flight:
     held: tuple[Held, ...]
     order: object
     heard: int = 0
+    used: tuple[str, Stack] | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -87,7 +89,7 @@ class InFlight:
         """A call begins. A synchronous one is over before the rank does anything else."""
         for held in flight.held:
             for other in self._conflicts(held.runs, held.written):
-                if flight.order is None or flight.order != other.order:
+                if self._is_on(other) and (flight.order is None or flight.order != other.order):
                     self._note(other, "written" if held.written else "read", flight.op, flight.stack)
         if is_async:
             flight.heard = self.heard
@@ -100,8 +102,13 @@ class InFlight:
 
     def touch(self, tensor: torch.Tensor, *, written: bool) -> None:
         """An operator reads or writes `tensor`."""
+        how = "written" if written else "read"
         for flight in self._conflicts(byte_runs(tensor), written):
-            self._note(flight, "written" if written else "read", "", self.sim.sites.capture(1))
+            stack = self.sim.sites.capture(1)
+            if self._is_on(flight):
+                self._note(flight, how, "", stack)
+            elif flight.used is None:
+                flight.used = (how, stack)
 
     def left(self, group: object = None) -> list[Flight]:
         """The calls that the rank never heard of (of one group)."""
@@ -109,7 +116,7 @@ class InFlight:
 
     def _conflicts(self, runs: Sequence[tuple[int, int]], written: bool) -> Iterator[Flight]:
         for flight in tuple(self.flights.values()):
-            if any((written or held.written) and held.meets(runs) for held in flight.held) and self._is_on(flight):
+            if any((written or held.written) and held.meets(runs) for held in flight.held):
                 yield flight
 
     def _is_on(self, flight: Flight) -> bool:
@@ -155,7 +162,7 @@ def begin(
     if is_async and task is not None:
         calls.attend(task.number)
     if is_async or calls.flights:
-        order = group.comm if group.model.on_device else None
+        order = group.comm if group.model.on_device and op not in ("send", "recv") else None
         calls.issue(Flight(work, op, group, stack, held_by(*tensors), order), is_async=is_async)
 
 
@@ -174,6 +181,9 @@ def leave(sim: Simulation, context: RankContext, group: Any = None) -> None:
         settled = flight.work.settled()
         if group is None or not settled:
             del context.in_flight.flights[id(flight.work)]
+            if flight.used is not None:
+                context.in_flight._note(flight, flight.used[0], "", flight.used[1])
+                continue
             sim.note(
                 "left_behind",
                 f"nobody waited for {flight.op}",

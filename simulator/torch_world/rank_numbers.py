@@ -1,7 +1,7 @@
 """Global ranks and group ranks: where code takes the one for the other, and torch's error is caught.
 
-Not seen: a group rank that happens to be the global rank of another member, and ranks that the code computes wrongly on
-all members alike.
+Where a line fails on all ranks that come to it, the code is taken to ask on purpose.  Not seen: a group rank that is
+also the global rank of another member, and ranks that the code computes wrongly on all members alike.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 from torch.distributed import distributed_c10d as c10d
 from torch.distributed.nn import functional as differentiable
 
+from simulator.engine.site import Stack
 from simulator.torch_world.patches import Patches
 from simulator.torch_world.simulation import Simulation
 
@@ -23,11 +24,15 @@ def install_rank_numbers(patches: Patches, sim: Simulation) -> None:
 
 
 def _watch_roots(patches: Patches, sim: Simulation) -> None:
-    """A rank that is not in the group is noted. `mended`: the caller gets another one of this group right."""
+    """A rank that is not in the group is noted.
+
+    `mended`: the caller gets another one of this group right. `right_on`: ranks on which the same line works.
+    """
     real = c10d._canonicalize_group_rank
     refused: dict[tuple[int, str], list[dict[str, Any]]] = {}
     knows: set[tuple[int, str]] = set()
-    sim.at_begin += [refused.clear, knows.clear]
+    right_on: dict[Stack, set[int]] = {}
+    sim.at_begin += [refused.clear, knows.clear, right_on.clear]
 
     def _canonicalize_group_rank(
         group: Any, global_rank: int | None = None, group_rank: int | None = None, return_global: bool = False
@@ -42,9 +47,11 @@ def _watch_roots(patches: Patches, sim: Simulation) -> None:
             if group_rank is None and global_rank is not None and global_rank not in group.comm.view.ranks:
                 facts = _note_foreign(sim, group, global_rank, sys._getframe(1).f_code.co_name)
                 facts["mended"] = key in knows
+                facts["right_on"] = right_on.setdefault(sim.sites.capture(1)[:1], set())
                 refused.setdefault(key, []).append(facts)
             raise
         knows.add(key)
+        right_on.setdefault(sim.sites.capture(1)[:1], set()).add(context.rank)
         for facts in refused.pop(key, ()):
             facts["mended"] = True
         return found

@@ -65,6 +65,8 @@ class Simulation:
         self.memory.forget()
         self.records.memory = MemoryLog()
         for context in self.contexts.values():
+            if context.in_flight is not None:
+                context.in_flight.flights.clear()
             context.symmetric = context.watch = context.in_flight = None
         for forget in self.at_release:
             forget()
@@ -106,7 +108,7 @@ class Simulation:
             scheduler.announce(verb, target, writes=writes, stack=self.sites.capture)
 
     def announce_within(self, verb: str, target: Target, *, by_user: bool = False) -> None:
-        """As `announce`, for what only the other threads of the rank can see.
+        """As `announce`, for what only the other threads of the rank can see, if it has started any.
 
         Args:
             by_user: it counts only if user code asks for it; threads take locks for themselves.
@@ -114,8 +116,7 @@ class Simulation:
         scheduler = self.scheduler
         if scheduler.lag is None or (task := scheduler.here()) is None:
             return
-        seen = any(other.alive and other is not task for other in task.owner.tasks)
-        if seen and (not by_user or self.sites.capture(1)):
+        if len(task.owner.tasks) > 1 and (not by_user or self.sites.capture(1)):
             scheduler.announce(verb, target, writes=True, stack=self.sites.capture)
 
     def position(self) -> int | None:

@@ -6,8 +6,9 @@ leaves behind in modules that the ranks share is there in the next one, as it wo
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 from simulator.engine.watchdog import Beside
@@ -31,20 +32,35 @@ class Stage:
 
 
 @contextmanager
-def open_stage(ranks: int, *, one_cpu: bool = False) -> Iterator[Stage]:
+def open_stage(ranks: int, *, many_runs: bool = False) -> Iterator[Stage]:
     """While this is open, code in ranks sees the simulation; afterwards all is as it was.
 
     Args:
         ranks: how many at most take part in a run.
-        one_cpu: keep to one CPU however few they are: pays for many small runs.
+        many_runs: keep to one CPU however few they are, and spare the garbage collector what is there already. It
+            would look at all of torch every few runs.
 
     Raises:
         UsageError: a stage is open in this process already.
     """
     sim = Simulation()
     stage = Stage(sim, Servers(sim), Beside())
-    with only_simulation(), on_one_cpu(one_cpu or ranks >= ONE_CPU_FROM), installed(sim, stage.servers):
+    with only_simulation(), on_one_cpu(many_runs or ranks >= ONE_CPU_FROM), installed(sim, stage.servers):
         try:
-            yield stage
+            with _frozen_heap() if many_runs else nullcontext():
+                yield stage
         finally:
             stage.beside.close()
+
+
+@contextmanager
+def _frozen_heap() -> Iterator[None]:
+    """While open, the garbage collector leaves alone what exists now (unless the process has frozen some itself)."""
+    mine = gc.get_freeze_count() == 0
+    if mine:
+        gc.freeze()
+    try:
+        yield
+    finally:
+        if mine:
+            gc.unfreeze()

@@ -151,7 +151,7 @@ def byte_runs(tensor: torch.Tensor) -> tuple[tuple[int, int], ...]:
     """The addresses that a strided tensor covers, as (begin, end), merged as above; () if it has none."""
     if not tensor.numel() or tensor.is_meta:
         return ()
-    size = tensor.element_size()
-    return tuple(
-        (tensor.data_ptr() + low * size, tensor.data_ptr() + high * size) for low, high in _runs(*_pieces(tensor))
-    )
+    size, start = tensor.element_size(), tensor.data_ptr()
+    if tensor.is_contiguous():
+        return ((start, start + tensor.numel() * size),)
+    return tuple((start + low * size, start + high * size) for low, high in _runs(*_pieces(tensor)))

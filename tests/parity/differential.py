@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 
 from simulator import Outcome
 from tests.parity.compare import Answer, real, simulated
-from tests.parity.random_programs import Plan, without
+from tests.parity.plan import Plan, without
+from tests.parity.plan_text import program_of
 from tests.parity.real_ranks import RealRanks
 from tests.parity.real_worker import Job
 
@@ -37,17 +38,17 @@ class Comparison:
         lines = [f"seed {self.plan.seed}: {self.plan.fault or 'correct'}"]
         for name, answer in (("simulated", self.simulated), ("real", self.real)):
             lines.append(f"{name}: {answer.what} {answer.values if answer.what == 'ok' else answer.raised}")
-        return "\n".join([*lines, self.plan.program().source, self.outcome.report()])
+        return "\n".join([*lines, program_of(self.plan).source, self.outcome.report()])
 
 
 def compared(
     plans: Iterable[Plan], ranks: RealRanks, on_end: Callable[[int], None] = lambda done: None
 ) -> Iterator[Comparison]:
     """Run all plans on both sides; those that differ once more, with time."""
-    plan_of = {plan.program().name: plan for plan in plans}
+    plan_of = {program_of(plan).name: plan for plan in plans}
     doubtful = []
     for name, answer in _real_answers(plan_of.values(), ranks, QUICK_S, on_end):
-        mine, outcome = simulated(plan_of[name].program())
+        mine, outcome = simulated(program_of(plan_of[name]))
         comparison = Comparison(plan_of[name], mine, answer, outcome)
         if comparison.agrees:
             yield comparison
@@ -55,13 +56,13 @@ def compared(
             doubtful.append(comparison)
     again = dict(_real_answers([comparison.plan for comparison in doubtful], ranks, PATIENT_S, lambda done: None))
     for comparison in doubtful:
-        yield replace(comparison, real=again[comparison.plan.program().name])
+        yield replace(comparison, real=again[program_of(comparison.plan).name])
 
 
 def _real_answers(
     plans: Iterable[Plan], ranks: RealRanks, deadline_s: float, on_end: Callable[[int], None]
 ) -> Iterator[tuple[str, Answer]]:
-    for job, ends in ranks.run([Job(plan.program(), deadline_s) for plan in plans], on_end):
+    for job, ends in ranks.run([Job(program_of(plan), deadline_s) for plan in plans], on_end):
         yield job.program.name, real(ends)
 
 

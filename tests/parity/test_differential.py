@@ -10,8 +10,10 @@ import pytest
 
 from tests.parity.compare import real, simulated
 from tests.parity.differential import compared
+from tests.parity.faults import FAULTS
+from tests.parity.plan_text import program_of
 from tests.parity.program import Program, module_text
-from tests.parity.random_programs import FAULTS, random_plan
+from tests.parity.random_programs import random_plan
 from tests.parity.real_ranks import RealRanks, real_ranks
 from tests.parity.real_worker import Job
 
@@ -38,8 +40,8 @@ def test_random_programs_end_alike(ranks: RealRanks) -> None:
 def test_every_fault_is_made_and_no_plan_is_made_twice() -> None:
     """The generator covers what it claims to; equal seeds give equal texts."""
     plans = [random_plan(seed) for seed in range(400)]
-    assert len({plan.program().source.split("\n", 1)[1] for plan in plans}) == len(plans)
-    assert random_plan(7).program() == plans[7].program()
+    assert len({program_of(plan).source.split("\n", 1)[1] for plan in plans}) == len(plans)
+    assert program_of(random_plan(7)) == program_of(plans[7])
     told = ("leaves out", "swaps", "returns after", "twice", "does not create", "instead of", "tag")
     assert all(any(word in plan.fault for plan in plans) for word in told)
     assert 100 < sum(bool(plan.fault) for plan in plans) < 300

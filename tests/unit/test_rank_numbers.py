@@ -37,6 +37,15 @@ def broadcast_after_a_second_thought(rank: int) -> str:
     return str(box[0])
 
 
+def asks_on_purpose(rank: int) -> str:
+    group = halves(rank)
+    try:
+        dist.broadcast(torch.ones(1), src=3 - rank // 2 * 3, group=group)
+    except ValueError:
+        return "refused"
+    return "taken"
+
+
 def gradient_of_a_broadcast(rank: int, first: int) -> list[float]:
     dist.init_process_group("gloo", init_method="env://")
     group = dist.new_group([first, first + 1])
@@ -71,6 +80,13 @@ def test_a_second_try_with_the_right_root_is_nothing_to_report() -> None:
     outcome = simulate(broadcast_after_a_second_thought, 4)
     assert outcome.verdict is Verdict.OK and not outcome.findings
     assert set(outcome.results.values()) == {"handle"}
+
+
+def test_a_line_that_is_refused_everywhere_is_meant_so() -> None:
+    """Nobody goes on without the others."""
+    outcome = simulate(asks_on_purpose, 4)
+    assert outcome.verdict is Verdict.OK and not outcome.findings, outcome.report()
+    assert set(outcome.results.values()) == {"refused"}
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed.nn.functional:FutureWarning")

@@ -183,6 +183,17 @@ def destroyed_in_flight(rank: int) -> None:
     dist.destroy_process_group()
 
 
+@wrong(Verdict.RACE)
+def another_handle_is_waited_for(rank: int) -> list[float]:
+    """The other call may be over as well; nobody has asked."""
+    start()
+    x, y = torch.ones(4), torch.ones(4)
+    first = dist.all_reduce(x, async_op=True)
+    dist.all_reduce(y, async_op=True)
+    first.wait()
+    return (x + y).tolist()  # CULPRIT
+
+
 @right
 def a_query_that_says_yes_is_a_wait(rank: int) -> list[float]:
     start()
