@@ -6,7 +6,7 @@ import ctypes
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from time import monotonic
+from time import monotonic, process_time
 from typing import TYPE_CHECKING
 
 from simulator.engine.errors import RankEnded
@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 
 _TICK_S = 0.25
 _GRACE_S = 1.0
+_STARVED = (0.05, 0.5)
+"""A process that is on a CPU for a part between these of the time computes, and others keep it from it: it has ..."""
+_PATIENCE = 6
+"""... so many times the limit."""
 
 
 class Watchdog:
@@ -26,7 +30,7 @@ class Watchdog:
         self._on_spin = on_spin
         self._on_tick = on_tick
         self._done = threading.Semaphore(0)
-        self._seen, self._since = -1, 0.0
+        self._seen, self._since, self._cpu_s = -1, 0.0, 0.0
 
     def finished(self) -> None:
         """The baton comes back to the runner."""
@@ -42,11 +46,17 @@ class Watchdog:
         """See how far the run is. True: a task that never blocks had to be given up."""
         self._on_tick(self._scheduler)
         if self._scheduler.switches != self._seen:
-            self._seen, self._since = self._scheduler.switches, monotonic()
-        elif monotonic() - self._since > self._scheduler.limits.spin_wall_s:
+            self._seen, self._since, self._cpu_s = self._scheduler.switches, monotonic(), process_time()
+        elif self._is_too_long(monotonic() - self._since):
             self._give_up()
             return True
         return False
+
+    def _is_too_long(self, wall_s: float) -> bool:
+        limit_s = self._scheduler.limits.spin_wall_s
+        low, high = _STARVED
+        starved = low < (process_time() - self._cpu_s) / max(wall_s, _TICK_S) < high
+        return wall_s > (limit_s * _PATIENCE if starved else limit_s)
 
     def take_back(self) -> None:
         """Wait a moment for the baton, and then give up the task that has it."""

@@ -38,7 +38,7 @@ def _watch_roots(patches: Patches, sim: Simulation) -> None:
         group: Any, global_rank: int | None = None, group_rank: int | None = None, return_global: bool = False
     ) -> int:
         context = sim.here()
-        if context is None:
+        if context is None or not hasattr(group, "comm"):  # a rank that is no member has no group at hand
             return real(group, global_rank, group_rank, return_global)
         key = (context.rank, group.group_name)
         try:

@@ -40,6 +40,7 @@ class Plan:
         steps: what each rank does, in order.
         skips: (rank, sub-group) pairs: this rank makes no such `new_group` call.
         fault: what was done to one rank, or nothing.
+        marks: (rank, event) pairs whose lines are marked as those to blame.
     """
 
     seed: int
@@ -49,6 +50,7 @@ class Plan:
     local: bool = False
     skips: set[tuple[int, int]] = field(default_factory=set)
     fault: str = ""
+    marks: set[tuple[int, int]] = field(default_factory=set)
 
     def members(self, group: int) -> Sequence[int]:
         return self.groups[group - 1] if group else range(self.world_size)

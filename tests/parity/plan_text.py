@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tests.parity.plan import Plan, Step, unwaited
-from tests.parity.program import Program, module_text
+from tests.parity.program import MARK, Program, module_text
 
 HELPER = '''
 def data(rank, event, count):
@@ -20,10 +20,11 @@ def room(count):
 '''
 
 
-def program_of(plan: Plan) -> Program:
+def program_of(plan: Plan, name: str = "") -> Program:
     """The program as text."""
     summary = f"Random program {plan.seed}: {plan.fault or 'correct'}."
-    return Program(f"random_{plan.seed}", module_text(summary, HELPER + "\n" + _main_text(plan)), plan.world_size)
+    source = module_text(summary, HELPER + "\n" + _main_text(plan))
+    return Program(name or f"random_{plan.seed}", source, plan.world_size)
 
 
 def _main_text(plan: Plan) -> str:
@@ -52,6 +53,13 @@ def _with_last_waits(steps: Sequence[Step]) -> list[Step]:
 
 
 def _step_text(plan: Plan, rank: int, step: Step, steps: Sequence[Step]) -> list[str]:
+    lines = _plain_text(plan, rank, step, steps)
+    if (rank, step.event) not in plan.marks:
+        return lines
+    return [f"{line}  {MARK}" if "dist." in line or ".wait()" in line else line for line in lines]
+
+
+def _plain_text(plan: Plan, rank: int, step: Step, steps: Sequence[Step]) -> list[str]:
     name = f"{step.event}"
     if step.op == "wait":
         issued = next(s for s in steps if s.event == step.event and s.op != "wait")

@@ -28,13 +28,19 @@ REDUCTIONS = ("SUM", "MAX", "MIN", "PRODUCT")
 def random_plan(seed: int) -> Plan:
     """The plan of one seed; about half of them have a fault."""
     rng = random.Random(seed)
-    size = rng.choice((2, 3, 3, 4))
-    groups = [sorted(rng.sample(range(size), rng.randint(2, size))) for _ in range(rng.randint(0, 2))]
-    plan = Plan(seed, size, groups, [[] for _ in range(size)], local=rng.random() < 0.15)
-    for event in range(rng.randint(2, 9)):
-        _add_event(plan, event, rng)
+    plan = right_plan(seed, rng.choice((2, 3, 3, 4)), rng)
+    plan.local = rng.random() < 0.15
     if rng.random() < 0.5:
         plan.fault = rng.choice(FAULTS)(plan, rng)
+    return plan
+
+
+def right_plan(seed: int, size: int, rng: random.Random) -> Plan:
+    """A plan without a fault."""
+    groups = [sorted(rng.sample(range(size), rng.randint(2, size))) for _ in range(rng.randint(0, 2))]
+    plan = Plan(seed, size, groups, [[] for _ in range(size)])
+    for event in range(rng.randint(2, 9)):
+        _add_event(plan, event, rng)
     return plan
 
 

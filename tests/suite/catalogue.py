@@ -5,12 +5,16 @@ from __future__ import annotations
 from types import ModuleType
 
 from tests.suite import calls, calls_right, frameworks, invalid, leaks, lifecycle, messages, parameters, shared, threads
+from tests.suite.corpus import corpus
 from tests.suite.label import Case
 from tests.suite.pick import Pattern
+from tests.suite.random_faults import random_cases
 
 MODULES = (invalid, leaks, lifecycle, threads, messages, parameters, calls, calls_right, shared, frameworks)
 SEEDS = 2
 """Instances of each pattern with each of its backends."""
+RANDOM_FOR_EACH = 6
+"""Random programs of each fault, for each of these."""
 
 
 def patterns() -> list[Pattern]:
@@ -34,7 +38,5 @@ def generated(seeds: int = SEEDS) -> list[Case]:
 
 
 def suite(seeds: int = SEEDS) -> list[Case]:
-    """The generated programs and those after public bug reports."""
-    from tests.suite.corpus import corpus
-
-    return [*generated(seeds), *corpus()]
+    """The generated programs, random ones with one fault, and those after public bug reports."""
+    return [*generated(seeds), *random_cases(RANDOM_FOR_EACH * seeds), *corpus()]

@@ -37,6 +37,7 @@ CLASSES = (
     "call_matching",
     "global_concurrency",
     "buffering_hazard",
+    "random",
     "corpus",
 )
 

@@ -11,7 +11,7 @@
         ''', "deadlock", [victim])
 
 A pattern gives wrong programs and right ones that look like them. Around its body stand other calls, all right, which
-differ from seed to seed.
+differ from seed to seed; in every second program the body is a function of its own.
 """
 
 from __future__ import annotations
@@ -179,12 +179,19 @@ class Pick:
         suffix = f"{what}{number or ''}"
         name = f"{self._klass}-{self._pattern.name}-{self.backend}-{self._seed}-{suffix}"
         lines = [line for line in textwrap.dedent(body).strip("\n").splitlines() if line.strip() not in ("", "pass")]
-        text = textwrap.indent(self._before + "\n".join(lines), "    ")
+        text = textwrap.indent(self._before + self._placed("\n".join(lines)), "    ")
         main = f"def main(rank, world_size):\n{START[self.backend]}    out = []\n{text}\n    return out\n"
         summary = f"{self._pattern.told} ({what})"
         source = module_text(summary, HELPERS[self.backend] + "\n" + main)
         program = Program(name, source, self.n, self.backend)
         return Case(program, label, self._klass, self._pattern.name, real and self.backend == "gloo")
+
+    def _placed(self, body: str) -> str:
+        """Every second instance has its calls one function deeper."""
+        if self._seed % 2 == 0:
+            return body
+        name = ("step", "run", "work_on")[self._seed % 3]
+        return f"\ndef {name}():\n{textwrap.indent(body, '    ')}\n\n{name}()"
 
     def _context(self) -> str:
         """Calls that stand before the body: all right, none to be remembered."""

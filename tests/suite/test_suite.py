@@ -13,6 +13,7 @@ from tests.suite.catalogue import generated, patterns, suite
 from tests.suite.corpus import corpus
 from tests.suite.known_misses import KNOWN_MISSES
 from tests.suite.label import CLASSES, Case, Label
+from tests.suite.random_faults import random_cases
 from tests.suite.run import FRAMEWORKS, label_doubts, simulated
 from tests.suite.score import Result, Score, by_fault, table
 
@@ -22,8 +23,8 @@ SCHEDULES = 12
 
 
 def smoke(klass: str = "") -> list[Case]:
-    """One instance of each pattern with each backend, and the corpus."""
-    return [case for case in (*generated(seeds=1), *corpus()) if klass in ("", case.klass)]
+    """One instance of each pattern with each backend, some random programs, and the corpus."""
+    return [case for case in (*generated(seeds=1), *random_cases(4), *corpus()) if klass in ("", case.klass)]
 
 
 # -- the programs --------------------------------------------------------------------------------------------------
@@ -47,7 +48,7 @@ def test_every_wrong_program_has_its_line_marked_and_no_right_one_has() -> None:
         assert bool(case.program.marked_lines) or case.label.is_right, case.name
         assert callable(case.program.main()), case.name
         assert set(case.label.ranks) | set(case.label.also) <= set(range(case.program.world_size)), case.name
-        if case.klass != "corpus":
+        if case.klass not in ("corpus", "random"):
             assert bool(case.program.marked_lines) != case.label.is_right, case.name
 
 
