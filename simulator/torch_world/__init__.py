@@ -27,7 +27,7 @@ meeting          where the members of a new group find each other
 second_life      a group made again under the keys of its first life
 accelerator      just enough of one for init_process_group(device_id=...) and split_group
 in_flight        asynchronous calls between issue and end; flight_watch sees who touches their tensors
-operands         what an operator does to its tensors
+operands         what an operator does to its tensors; operator_watch sees operators, base of the watches
 rank_numbers     global ranks taken for group ranks
 probe            topology probes, and the modelled crash
 mooncake_pg      stand-in for the module `mooncake.pg`; mooncake_host answers it

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -44,13 +44,6 @@ class Block:
     members: tuple[Block, ...] = ()
 
 
-@dataclass(slots=True)
-class _Polls:
-    """What one actor read since it last made progress: word to value. The same again means that it polls."""
-
-    seen: dict[tuple[int, int], int] = field(default_factory=dict)
-
-
 class DeviceMemory:
     """All shared memory of one simulation."""
 
@@ -62,7 +55,6 @@ class DeviceMemory:
         self._hosts: dict[int, Actor] = {}
         self._launches: dict[int, int] = {}
         self._watchers: list[tuple[tuple[tuple[int, int], ...], simpy.Event]] = []
-        self._polls: dict[int, _Polls] = {}
 
     @property
     def in_use(self) -> bool:
@@ -179,7 +171,6 @@ class DeviceMemory:
             if not event.spans:
                 return
             if changed and (event.kind == "write" or event.wrote is not None):
-                self._polls.pop(event.actor, None)
                 self._wake(event.spans)
         self.log.events.append(event)
 
@@ -192,24 +183,6 @@ class DeviceMemory:
         """The host of `rank` has seen what was published under `token`."""
         if self.in_use:
             self.record(Observe(self.host(rank).number, token))
-
-    def polled(self, actor: Actor, address: int, value: int, text: str, stack: Stack) -> None:
-        """`actor` read one shared word with an atomic or volatile access and got `value`, without writing.
-
-        If it has read the same value there before and has written nothing since, it polls: it is suspended until
-        somebody writes one of the words that it looked at.
-        """
-        block = self.find(address)
-        if block is None or block.region is None:
-            return
-        word = (block.region.number, address - block.base)
-        polls = self._polls.setdefault(actor.number, _Polls())
-        if polls.seen.get(word) != value:
-            polls.seen[word] = value
-            return
-        words = tuple(sorted(polls.seen))
-        polls.seen.clear()
-        self.wait_written(WordWait(actor.number, words, block.ranks), text, stack)
 
     def wait_written(self, what: WordWait, text: str, stack: Stack, timeout_s: float | None = None) -> bool:
         """Suspend the caller until somebody writes one of the words. False if `timeout_s` virtual seconds passed."""

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from simulator.torch_world.operands import Operand, operands, shares, tensors_in
+from simulator.torch_world.operands import shares
+from simulator.torch_world.operator_watch import OperatorWatch
 
 if TYPE_CHECKING:
     from simulator.torch_world.in_flight import InFlight
@@ -44,58 +44,26 @@ class _DirectReads(TorchFunctionMode):
             torch._C._push_on_torch_function_stack(mode)
 
 
-class FlightWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class FlightWatch(OperatorWatch):  # type: ignore[no-untyped-call]
     """The watch over one rank. `attend` puts it on the calling thread."""
 
-    supports_higher_order_operators = True
+    above_other_watches = True
 
     def __init__(self, calls: InFlight) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._calls = calls
         self._reads = _DirectReads(calls)
-        self._threads: set[int] = set()
-        self._operands: dict[Any, tuple[Operand, ...]] = {}
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Else torch imports its compiler at the first operation."""
-        return False
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        return True
 
     def attend(self, task: int) -> None:
-        """Watch the calling thread, whose task has this number."""
-        if task in self._threads:
-            return
-        self._threads.add(task)
-        self._reads.attend()
-        entered = []
-        while torch._C._len_torch_dispatch_stack():
-            entered.append(torch._C._pop_torch_dispatch_stack(None))
-        ours = [mode for mode in entered if type(mode).__module__.startswith("simulator.")]
-        users = [mode for mode in entered if mode not in ours]
-        for mode in (*reversed(ours), self, *reversed(users)):
-            torch._C._push_on_torch_dispatch_stack(mode)
+        """As of any watch, and the reads that are no operators with it."""
+        if task not in self._threads:
+            self._reads.attend()
+        super().attend(task)
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if any(kind is not torch.Tensor for kind in types):
-            below = torch._C._len_torch_dispatch_stack() > 0
-            return func(*args, **kwargs) if below else NotImplemented  # a subclass takes it apart; its parts come here
-        if not self._calls.flights or not isinstance(func, torch._ops.OpOverload) or func.namespace in _NOT_THE_USERS:
-            return func(*args, **kwargs)
+    def _seen(self, func: Any, args: Any, kwargs: Any) -> Any:
         result = func(*args, **kwargs)
-        self._look(func, args, kwargs, result)
-        return result
-
-    def _look(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
-        known = self._operands.get(func)
-        if known is None:
-            known = self._operands[func] = tuple(operands(func))
-        for operand in known:
-            value = args[operand.place] if operand.place < len(args) else kwargs.get(operand.name)
-            for tensor in tensors_in(value):
+        if self._calls.flights and func.namespace not in _NOT_THE_USERS:
+            for operand, tensor in self._given(func, args, kwargs):
                 if tensor.layout is torch.strided and not (operand.viewed and shares(tensor, result)):
                     self._calls.touch(tensor, written=operand.written)
+        return result

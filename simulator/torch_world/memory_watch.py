@@ -10,16 +10,15 @@ were made, ctypes, `pickle`, the inside of compiled functions and of operators w
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from simulator.engine.site import Stack
 from simulator.memory_records import Access
 from simulator.torch_world.host_order import await_stream
-from simulator.torch_world.operands import Operand, operands, shares, tensors_in
+from simulator.torch_world.operands import Operand, shares
+from simulator.torch_world.operator_watch import OperatorWatch
 from simulator.torch_world.symmetric_operators import refuse_operator
 from simulator.torch_world.touched import is_shared, spans_of, touched
 
@@ -30,51 +29,23 @@ if TYPE_CHECKING:
 _RECORDED_ELSEWHERE = ("_c10d_functional", "_c10d_functional_autograd", "c10d", "_dtensor")
 
 
-class MemoryWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class MemoryWatch(OperatorWatch):  # type: ignore[no-untyped-call]
     """The watch over one rank. `attend` puts it on the calling thread."""
 
-    supports_higher_order_operators = True
-
     def __init__(self, sim: Simulation, context: RankContext) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._sim = sim
         self._memory = sim.memory
         self._context = context
-        self._threads: set[int] = set()
-        self._arguments: dict[Any, tuple[Operand, ...]] = {}
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Else torch imports its compiler at the first operation."""
-        return False
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        return True
-
-    def attend(self, task: int) -> None:
-        """Watch the calling thread, whose task has this number, below the modes that it has entered."""
-        if task in self._threads:
-            return
-        self._threads.add(task)
-        entered = []
-        while torch._C._len_torch_dispatch_stack():
-            entered.append(torch._C._pop_torch_dispatch_stack(None))
-        for mode in (self, *reversed(entered)):
-            torch._C._push_on_torch_dispatch_stack(mode)
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if any(kind is not torch.Tensor for kind in types):
-            below = torch._C._len_torch_dispatch_stack() > 0  # a mode of torch's own, such as that of fake tensors
-            return func(*args, **kwargs) if below else NotImplemented  # a subclass takes it apart; its parts come here
-        if self._memory is not self._sim.memory or not isinstance(func, torch._ops.OpOverload):
+    def _seen(self, func: Any, args: Any, kwargs: Any) -> Any:
+        if self._memory is not self._sim.memory:
             return func(*args, **kwargs)
         if func.namespace == "symm_mem":
             refuse_operator(self._sim, func.overloadpacket.__name__)
         if func.namespace in _RECORDED_ELSEWHERE:
             return func(*args, **kwargs)
-        shared = list(self._shared(func, args, kwargs))
+        shared = [given for given in self._given(func, args, kwargs) if is_shared(self._memory, given[1])]
         if shared:
             await_stream(self._sim)
         result = func(*args, **kwargs)
@@ -83,17 +54,6 @@ class MemoryWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     # -- accesses ----------------------------------------------------------------------------------------------------
-
-    def _shared(self, func: Any, args: Any, kwargs: Any) -> Iterator[tuple[Operand, torch.Tensor]]:
-        """The arguments that lie on shared memory."""
-        known = self._arguments.get(func)
-        if known is None:
-            known = self._arguments[func] = tuple(operands(func))
-        for argument in known:
-            value = args[argument.place] if argument.place < len(args) else kwargs.get(argument.name)
-            for tensor in tensors_in(value):
-                if is_shared(self._memory, tensor):
-                    yield argument, tensor
 
     def _record(
         self, func: Any, args: Any, kwargs: Any, result: Any, shared: list[tuple[Operand, torch.Tensor]]

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from refimpl.kernels.loopback import all_gather_on_streams, loopback, preload
+from refimpl.kernels.multimem_all_gather import all_gather
 from refimpl.kernels.reference import all_gather_last_dim
 from refimpl.kernels.workspace import Workspace
 from tests.unit.refimpl.gather_bodies import POISON, same_bits
@@ -118,8 +119,6 @@ def test_calls_follow_each_other_on_each_stream(world: int, ranks_of: Callable[[
         outs.append([])
         for rank, shard, stream in zip(ranks.ranks, shards, ranks.streams, strict=True):
             with torch.cuda.stream(stream):
-                from refimpl.kernels.multimem_all_gather import all_gather
-
                 outs[-1].append(all_gather(rank, shard).clone())
     torch.cuda.synchronize()
     for shards, results in zip(rounds, outs, strict=True):

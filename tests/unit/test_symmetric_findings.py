@@ -471,8 +471,9 @@ def test_kernels_that_wait_for_a_peer_which_launches_none() -> None:
         sim = symm_mem._SymmetricMemory._choose()._sim
         program = sim.memory.program(rank, "gather", (0, 0, 0), sim.memory.next_launch(rank))
         text = f"kernel gather, program 0: word at byte 4 of the signal pad of rank {rank} (is 0)"
-        for _ in range(2):
-            sim.memory.polled(program, handle.signal_pad_ptrs[rank] + 4, 0, text, sim.sites.capture(0))
+        block = sim.memory.find(handle.signal_pad_ptrs[rank])
+        wait = WordWait(program.number, ((block.region.number, 4),), block.ranks)
+        sim.memory.wait_written(wait, text, sim.sites.capture(0))
         raise AssertionError("somebody wrote")
 
     outcome = simulate(body, 3)
