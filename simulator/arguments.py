@@ -32,13 +32,13 @@ class Arguments:
 
     def __init__(self, model: BackendModel, size: int) -> None:
         self._model = model
-        self._size = size
+        self.size = size
 
     def refuse(self, op: str, text: str) -> Exception:
         return self._model.refuse(op, text)
 
     def root(self, op: str, root: int) -> None:
-        if not 0 <= root < self._size:
+        if not 0 <= root < self.size:
             raise self.refuse(op, f"invalid root rank: {root}")
 
     def not_empty(self, op: str, tensors: Sequence[Tensor]) -> None:
@@ -76,10 +76,10 @@ class Arguments:
         if not inputs:
             raise self.refuse(op, "requires non-empty input tensor list")
         for index, row in enumerate(outputs):
-            if len(row) != self._size:
+            if len(row) != self.size:
                 raise self.refuse(
                     op,
-                    f"invalid output tensor list at index {index} (expected length {self._size}, got {len(row)})",
+                    f"invalid output tensor list at index {index} (expected length {self.size}, got {len(row)})",
                 )
         self.dense(op, inputs)
         for row, tensor in zip(outputs, inputs, strict=True):
@@ -89,7 +89,7 @@ class Arguments:
         """all_gather_coalesced: for each rank a list of one output per input."""
         if not inputs:
             raise self.refuse(op, "requires non-empty input tensor list")
-        if len(outputs) != self._size:
+        if len(outputs) != self.size:
             raise self.refuse(op, "output lists should be equal to world size")
         for row in outputs:
             if len(row) != len(inputs):
@@ -110,16 +110,16 @@ class Arguments:
             if rows:
                 raise self.refuse(op, f"requires empty {side} on non-root")
             return
-        if len(rows) != self._size:
+        if len(rows) != self.size:
             raise self.refuse(
                 op,
-                f"Incorrect {side} list size {len(rows)}. {side.capitalize()} list size should be {self._size}, same "
+                f"Incorrect {side} list size {len(rows)}. {side.capitalize()} list size should be {self.size}, same "
                 "as size of the process group.",
             )
         self.alike(op, rows, like)
 
     def reduce_scatter_list(self, inputs: Sequence[Tensor]) -> None:
-        if len(inputs) != self._size:
+        if len(inputs) != self.size:
             raise self._model.error("invalid input tensor list size, must be world size")
 
     def reduce_scatter_single(self, output: Tensor, source: Tensor) -> None:
@@ -131,12 +131,12 @@ class Arguments:
             )  # fmt: skip
         self.contiguous([output, source])
         if not self._model.equal_shapes:
-            if source.numel() != output.numel() * self._size:
+            if source.numel() != output.numel() * self.size:
                 raise self._model.error("input tensor must be the same size as output size times world size")
             return
         if not output.dim() or not source.dim():
             raise self._model.error("reduce_scatter_tensor of a tensor without dimensions (real gloo crashes here)")
-        rows, wanted = output.shape[0] * self._size, source.shape[0]
+        rows, wanted = output.shape[0] * self.size, source.shape[0]
         if rows != wanted:
             raise self._model.error(f"Check failed: outputShape[0] * worldSize == inputShape[0] ({rows} vs. {wanted}).")
         for mine, theirs in zip(output.shape[1:], source.shape[1:], strict=False):
@@ -146,15 +146,15 @@ class Arguments:
     def all_gather_single(self, output: Tensor, source: Tensor) -> None:
         """The sizes, where the backend counts elements; else the chunks are checked as lists."""
         self.contiguous([output, source])
-        if not self._model.equal_shapes and output.numel() != source.numel() * self._size:
+        if not self._model.equal_shapes and output.numel() != source.numel() * self.size:
             raise self._model.error("output tensor size must be equal to world_size times input tensor size")
 
     def all_to_all_lists(self, op: str, outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
         if op in self._model.refused_ops:
             raise RuntimeError(f"Backend {self._model.name} does not support {op}")
         for side, tensors in (("input", inputs), ("output", outputs)):
-            if len(tensors) != self._size:
-                raise self.refuse(op, f"{side} tensor list size {len(tensors)} does not match world size {self._size}")
+            if len(tensors) != self.size:
+                raise self.refuse(op, f"{side} tensor list size {len(tensors)} does not match world size {self.size}")
         self.dense(op, [*inputs, *outputs])
         if not self._model.equal_shapes:
             return
@@ -176,9 +176,9 @@ class Arguments:
             raise self._model.error("input tensor has to be dense")
         if tag < 0:
             raise RuntimeError("Tag must be nonnegative")
-        if not 0 <= peer < self._size:
+        if not 0 <= peer < self.size:
             raise self._model.error(
-                f"[{self._model.name}] {what} group rank {peer}, but the group has ranks 0 to {self._size - 1} "
+                f"[{self._model.name}] {what} group rank {peer}, but the group has ranks 0 to {self.size - 1} "
                 "(real gloo crashes here)"
             )
         if peer == here and not self._model.self_messages:

@@ -23,6 +23,7 @@ class CollectiveCalls:
 
     model: BackendModel
     _group_rank: int
+    _checks: Arguments | None = None
 
     if TYPE_CHECKING:  # the other base class has these; defining them here would hide them
 
@@ -32,7 +33,10 @@ class CollectiveCalls:
 
     @property
     def _must(self) -> Arguments:
-        return Arguments(self.model, self.size())
+        size = self.size()
+        if self._checks is None or self._checks.size != size:
+            self._checks = Arguments(self.model, size)
+        return self._checks
 
     def _raw(self, *tensors: Tensor) -> Sequence[Tensor]:
         return tensors if self.model.strides == "ignore" else ()

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -32,7 +33,11 @@ _REDUCERS: dict[str, Callable[[Tensor, Tensor], Any]] = {
 
 def op_name(reduce_op: Any) -> str:
     """`SUM`, `AVG`, ... for torch's ReduceOp and its inner enum."""
-    inner = getattr(reduce_op, "op", reduce_op)
+    return _plain_name(getattr(reduce_op, "op", reduce_op))
+
+
+@cache
+def _plain_name(inner: Any) -> str:
     return str(getattr(inner, "name", inner)).removeprefix("RedOpType.")
 
 
@@ -117,7 +122,7 @@ def reduced(tensors: Tensors, name: str, factor: Any = None) -> Tensor:
     scaled = [t * factor for t in tensors] if name == "PREMUL_SUM" else tensors
     total = scaled[0].clone()
     for other in scaled[1:]:
-        total = _REDUCERS[name](total, other if other.is_sparse else other.reshape(total.shape))
+        total = _REDUCERS[name](total, _shaped(other, total))
     if name == "AVG":
         size = len(tensors)
         whole = not (total.is_floating_point() or total.is_complex())
@@ -130,7 +135,11 @@ def _put(target: Tensor, source: Tensor) -> None:
     if target.is_sparse:
         target.copy_(source)
     elif target is not source:
-        target.data.copy_(source if source.shape == target.shape else source.reshape(target.shape))
+        target.data.copy_(_shaped(source, target))
+
+
+def _shaped(tensor: Tensor, like: Tensor) -> Tensor:
+    return tensor if tensor.is_sparse or tensor.shape == like.shape else tensor.reshape(like.shape)
 
 
 def _all_reduce(entries: Sequence[Entry]) -> None:

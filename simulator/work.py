@@ -140,8 +140,9 @@ class SimWork(_c.Work):
 
     def settled(self) -> bool:
         """Whether it has come to an end, good or bad."""
-        if self._error is None and not self._done():
-            self._error = self._failure()
+        if self._error is not None or self._done():
+            return True
+        self._error = self._failure()
         return self._error is not None or self._done()
 
     def wait(self, timeout: timedelta | None = None) -> bool:

@@ -82,16 +82,18 @@ class Simulation:
         Raises:
             RuntimeError: the caller is not a simulated rank.
         """
-        context = self.here()
-        if context is None:
+        task = self.scheduler.here()
+        if task is None:
             raise RuntimeError(f"{what} belongs to a simulation and was used outside its ranks")
+        context: RankContext = task.owner
         return context
 
     def log(self, kind: str, *detail: object) -> None:
         """Add an event of the current rank to the trace."""
-        task = self.scheduler.current
+        scheduler = self.scheduler
+        task = scheduler.current
         rank = -1 if task is None else task.owner.rank
-        self.trace.add(self.scheduler.env.now, rank, kind, *detail)
+        self.trace.append((scheduler.env.now, rank, kind, detail))
 
     def note(self, kind: str, text: str, *, stack: Stack | None = None, **facts: Any) -> None:
         """Record an observation that the analysis turns into a finding."""

@@ -98,8 +98,10 @@ class Switching:
         """Greenlets share one thread, and so its registry of groups and its grad mode: exchange them too."""
         if before is after:
             return
-        (self._outside if before is None else before.saved)["grad"] = torch.is_grad_enabled()
-        torch.set_grad_enabled((self._outside if after is None else after.saved).get("grad", True))
+        (self._outside if before is None else before.saved)["grad"] = grad = torch.is_grad_enabled()
+        wanted = (self._outside if after is None else after.saved).get("grad", True)
+        if wanted is not grad:
+            torch.set_grad_enabled(wanted)
         _registry._unregister_all_process_groups()
         for name, group in () if after is None else after.registered.items():
             _registry._register_process_group(name, group)
