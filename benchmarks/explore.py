@@ -11,6 +11,8 @@ Programs of 4 ranks with 50 operations in all, 12 or 13 for each rank, start of 
 
 Each is run under schedules of `pct`, in one process, one after the other, with each carrier. A row is the fastest of
 five rounds, in CPU time of the process, which other work on the machine disturbs least; wall time stands beside it.
+`bare` is the same program on torch's own `fake` backend, one rank after the other, where nothing waits and no data
+moves: how often a second torch's Python layer could be run through at best. The simulator runs that layer unmodified.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from simulator.engine.carrier import CARRIERS
 from simulator.exploration.program import OnRanks
@@ -36,9 +39,17 @@ TARGETS = {"thread": 200, "greenlet": 1_000}
 """Schedules a second and core that we aim at."""
 
 
+Start = Callable[[int], None]
+"""Makes the default group of a rank."""
+
+
 def share(rank: int) -> int:
     """How many of the calls a rank makes."""
     return CALLS // RANKS + (rank < CALLS % RANKS)
+
+
+def _bare_start(rank: int) -> None:
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=RANKS)
 
 
 def keys(rank: int) -> None:
@@ -49,31 +60,36 @@ def keys(rank: int) -> None:
         store.get(f"{(rank + 1) % RANKS}/{call}")
 
 
-def messages(rank: int) -> None:
-    """Each call is half of a message to the right."""
+def _start(rank: int) -> None:
     dist.init_process_group("gloo")
+
+
+def messages(rank: int, start: Start = _start) -> None:
+    """Each call is half of a message to the right."""
+    start(rank)
     for _ in range(share(rank) // 2):
         sent = dist.isend(torch.ones(4), (rank + 1) % RANKS)
         dist.irecv(torch.empty(4), (rank - 1) % RANKS).wait()
         sent.wait()
 
 
-def collectives(rank: int) -> None:
+def collectives(rank: int, start: Start = _start) -> None:
     """As many as each rank has calls for."""
-    dist.init_process_group("gloo")
+    start(rank)
     total = torch.ones(4)
     for _ in range(CALLS // RANKS):
         dist.all_reduce(total)
 
 
-def long(rank: int) -> None:
+def long(rank: int, start: Start = _start) -> None:
     """50 collectives."""
-    dist.init_process_group("gloo")
+    start(rank)
     total = torch.ones(4)
     for _ in range(CALLS):
         dist.all_reduce(total)
 
 
+WITH_GROUPS: tuple[Callable[[int, Start], None], ...] = (messages, collectives, long)
 PROGRAMS: tuple[Callable[[int], None], ...] = (keys, messages, collectives, long)
 
 
@@ -94,6 +110,29 @@ def measure(program: Callable[[int], None], carrier: str, schedules: int) -> dic
     }
 
 
+def bare(program: Callable[[int, Start], None], times: int) -> dict[str, Any]:
+    """The row of a program on torch's fake backend."""
+    rounds = [_bare_round(program, times) for _ in range(ROUNDS)]
+    cpu_s, wall_s = min(cpu for cpu, _ in rounds), min(wall for _, wall in rounds)
+    return {
+        "program": program.__name__,
+        "carrier": "bare",
+        "per_cpu_second": times / cpu_s,
+        "per_wall_second": times / wall_s,
+        "target": None,
+    }
+
+
+def _bare_round(program: Callable[[int, Start], None], times: int) -> tuple[float, float]:
+    """CPU and wall seconds."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    for _ in range(times):
+        for rank in range(RANKS):
+            program(rank, _bare_start)
+            dist.destroy_process_group()
+    return time.process_time() - cpu, time.perf_counter() - wall
+
+
 def _round(runner: Runner, tasks: tuple[str, ...], operations: int, schedules: int, number: int) -> tuple[float, float]:
     """CPU and wall seconds."""
     wall, cpu = time.perf_counter(), time.process_time()
@@ -109,7 +148,7 @@ def line(row: dict[str, Any]) -> str:
     """One row for people."""
     return (
         f"{row['program']:>12} {row['carrier']:>9} {row['per_cpu_second']:>19.0f} {row['per_wall_second']:>9.0f} "
-        f"{row['target']:>7}"
+        f"{row['target'] or '-':>7}"
     )
 
 
@@ -122,6 +161,9 @@ def main() -> None:
     torch.set_num_threads(1)
     print(f"torch {torch.__version__}; {RANKS} ranks, {CALLS} operations\n{HEAD}", flush=True)
     rows = []
+    for with_group in WITH_GROUPS:
+        rows.append(bare(with_group, args.schedules))
+        print(line(rows[-1]), flush=True)
     for carrier in CARRIERS:
         for program in PROGRAMS:
             rows.append(measure(program, carrier, args.schedules))
