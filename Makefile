@@ -11,13 +11,15 @@ PIP_ARGS ?=
 PYTEST_ARGS ?=
 SUITE_ARGS ?=
 PARITY_ARGS ?=
+MOONCAKE_VENV ?= .venv-mooncake
+MOONCAKE_ARGS ?=
 
 BIN := $(VENV)/bin
 HAS_GPU := $(shell nvidia-smi -L 2>/dev/null | grep -c '^GPU')
 CONSTRAINT := $(if $(TORCH),,$(if $(filter-out 0,$(HAS_GPU)),,--constraint constraints.txt))
 STAMP := $(VENV)/.installed$(if $(TORCH),-torch-$(TORCH))
 
-.PHONY: help install demo test test-gpu suite parity lint bench clean distclean
+.PHONY: help install demo test test-gpu suite parity parity-mooncake lint bench clean distclean
 
 help:
 	@echo 'make demo       set up .venv and show what hangcheck finds'
@@ -25,6 +27,7 @@ help:
 	@echo 'make test-gpu   the GPU tests, on a machine with GPUs'
 	@echo 'make suite      wrong and right programs: precision and recall, and those of plain gloo'
 	@echo 'make parity     1,000 random programs, simulated and on real gloo'
+	@echo 'make parity-mooncake  the Mooncake model and the real Mooncake backend, which it sets up in .venv-mooncake'
 	@echo 'make lint       ruff and mypy'
 	@echo 'make bench      time the bring-up and schedules a second, print tables'
 	@echo 'make clean      remove caches and build output; distclean: .venv too'
@@ -46,6 +49,9 @@ suite: $(STAMP)
 parity: $(STAMP)
 	$(BIN)/python -m tests.parity.run $(PARITY_ARGS)
 
+parity-mooncake: $(STAMP)
+	$(BIN)/python -m tests.parity_mooncake.run --venv $(MOONCAKE_VENV) --pip-args='$(PIP_ARGS)' $(MOONCAKE_ARGS)
+
 lint: $(STAMP)
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m ruff format --check .
@@ -60,7 +66,7 @@ bench: $(STAMP)
 $(STAMP): pyproject.toml constraints.txt | $(BIN)/python
 	rm -f $(VENV)/.installed*
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet $(PIP_ARGS) $(CONSTRAINT) \
-		--editable '.[test,dev,kernels]' $(if $(TORCH),'torch==$(TORCH)')
+		--editable '.[test,dev,kernels,dask]' $(if $(TORCH),'torch==$(TORCH)')
 	touch $@
 
 $(BIN)/python:

@@ -9,9 +9,10 @@
 
 Map of the code (imports go down only):
     cli             the command: run_command (torchrun, job_arguments, launcher, progress below it), explore_command,
-                    replay_command, and the demo
+                    replay_command, faults_command, and the demo
     pytest_plugin   fixtures; checked_cluster below it
     exploration/    many schedules of one program: who is slow, and does it matter
+    lint/           static checks of source; needs no torch
     scenarios/      the demo and other built-in scenarios: the one place where simulator and refimpl meet
     cluster         what a user writes: nodes, cohorts, joins -> Outcome; options, cohort, outcome beside it
     run             one simulation, from its start to its outcome
@@ -19,11 +20,14 @@ Map of the code (imports go down only):
     analysis/       pure functions from records to findings
     torch_world/    the only owner of torch's and Python's process-wide state
     triton_world/   Triton kernels that ranks launch, interpreted
+    faults/         faults that are put into a run; knows nothing of torch
     fake_pg         the process groups of the simulated backends; work and monitored belong to it
     device_work     what the device of a rank does while its host goes on; device_queue, device_tensors, contacts
                     below it
+    gpu_groups      which devices a group takes, where ranks have simulated GPUs
     communicator    where the ranks of a group meet; collectives, collective_calls, arguments, backends below it, and
                     early_exits, for those who leave before all have met
+    mooncake_model/ Mooncake's control plane: processes, groups, proposals, decisions; no torch
     barrier_model   simpy model of barriers: world, cohort, store, membership
     records         plain data that a run leaves; memory_records beside it, for memory that ranks share
     engine/         scheduler, carriers, virtual clock, trace; knows nothing of torch

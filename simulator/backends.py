@@ -121,7 +121,8 @@ MOONCAKE = BackendModel(
     title="Mooncake",
     any_source=False,
     keeps_time=False,
-    refused_reduce_ops=frozenset({"AVG", "PREMUL_SUM", *BITWISE}),
+    strides="ignore",
+    has_tags=False,
 )
 MODELS = {"gloo": GLOO, "nccl": NCCL, "mooncake": MOONCAKE, "mooncake-cpu": MOONCAKE}
 

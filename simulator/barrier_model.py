@@ -49,6 +49,15 @@ class Barrier:
             self.released.succeed()
         return self.released
 
+    def withdraw(self, who: int) -> None:
+        """`who`, which has come, is gone again before all have."""
+        self._arrived.pop(who, None)
+
+    @property
+    def complete_with_one_more(self) -> bool:
+        """The next one to come is the last."""
+        return len(self._arrived) + 1 == len(self._members)
+
     @property
     def arrived(self) -> tuple[int, ...]:
         """Who has come, in order of arrival."""
@@ -156,9 +165,24 @@ class Membership:
             return False
         for slot in wanted:
             self.active[slot] = None
+            self.registered.pop(slot, None)
             event = self.joining.pop(slot, None)
             if event is not None:
                 event.succeed()
+        return True
+
+    def deactivate(self, slots: Iterable[int]) -> None:
+        """Members that are active take part no longer; they stay, and may join again."""
+        for slot in slots:
+            if slot in self.active:
+                del self.active[slot]
+                self.registered[slot] = None
+
+    def withdraw(self, slot: int) -> bool:
+        """A joiner that waits is gone: nobody can admit it any more. False if it did not wait."""
+        if self.joining.pop(slot, None) is None:
+            return False
+        self.registered[slot] = None
         return True
 
     @property

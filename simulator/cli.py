@@ -37,6 +37,8 @@ COMMANDS = {
     "run": Command("a torchrun command line, all of its ranks simulated", "simulator.run_command"),
     "explore": Command("the same under many schedules: does it matter who is slow?", "simulator.explore_command"),
     "replay": Command("one of these schedules again", "simulator.replay_command"),
+    "lint": Command("static checks of group code; reads source only", "simulator.lint.command"),
+    "faults": Command("what `run --fault` and `explore --fault` can inject", "simulator.faults_command"),
 }
 
 

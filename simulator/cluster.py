@@ -17,10 +17,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from simulator.cohort import Cohort, RankFunction
 from simulator.engine.errors import UsageError, require
+from simulator.faults import Fault, FaultFunction
 from simulator.options import ClusterOptions
 from simulator.outcome import Outcome, SimulationFailed
 from simulator.run import Run
@@ -112,6 +114,15 @@ class Cluster:
         missing = [rank for rank in ranks if rank not in known]
         require(not missing, f"ranks={list(ranks)}: {missing} were never launched, so there is nothing to recover")
         return self._add("recover", fn, tuple(ranks), size, args, env, at_s)
+
+    def fault(self, fault: str | Fault | FaultFunction) -> Cluster:
+        """Inject a fault, such as `kill rank=2 at=all_reduce#3` (see `simulator.faults`).
+
+        Raises:
+            UsageError: there is no such fault.
+        """
+        self.options = replace(self.options, faults=(*self.options.faults, fault))
+        return self
 
     def _add(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import simpy
 from torch import Tensor
@@ -18,6 +19,9 @@ from simulator.engine.site import Stack
 from simulator.records import Gathering, GroupView, Note, PeerWait
 from simulator.torch_world import host_order
 from simulator.torch_world.simulation import Simulation
+
+if TYPE_CHECKING:
+    from simulator.gpu_groups import Claim
 
 ANY_SOURCE = -1
 CLOSING_S = 1e-3
@@ -90,6 +94,7 @@ class Communicator:
     Attributes:
         eager: it is connected when it is made, not at its first call.
         contacts: what its members have connected so far, where that holds the host.
+        claims: the simulated GPU that each member has brought, by global rank.
     """
 
     def __init__(self, sim: Simulation, view: GroupView, key: str) -> None:
@@ -102,9 +107,11 @@ class Communicator:
         self.next_seq: dict[int, int] = {}
         self.lost: dict[int, str] = {}
         self.eager = False
+        self.claims: dict[int, Claim] = {}
         self.contacts = Contacts(sim.scheduler.env, view)
         self._sends: list[Message] = []
         self._receives: list[Message] = []
+        self._held: list[Message] = []
         sim.communicators.append(self)
 
     # -- collectives ---------------------------------------------------------------------------------------------
@@ -137,10 +144,17 @@ class Communicator:
         if len(slot.entries) == len(slot.barrier.expected):
             self._compare_splits(slot)
         if not (slot.mismatched or slot.broken):
+            faults = self.sim.faults
+            is_last = faults is not None and slot.barrier.complete_with_one_more
+            if faults is None or not (is_last and faults.hold(slot.gathering, lambda: self._arrive(slot, rank))):
+                self._arrive(slot, rank)
+        return slot
+
+    def _arrive(self, slot: Slot, rank: int) -> None:
+        if not slot.broken:
             slot.barrier.arrive(rank)
             if slot.barrier.complete:
                 self._complete(slot)
-        return slot
 
     def _open(self, entry: Entry, seq: int) -> Slot:
         gathering = Gathering(entry.op, self.view, seq)
@@ -256,6 +270,18 @@ class Communicator:
 
     def offer(self, message: Message) -> Message:
         """Let the other end meet a message, if it is there already or once it comes."""
+        faults = self.sim.faults
+        if faults is not None and faults.hold(message.wait, lambda: self._release(message)):
+            self._held.append(message)
+            return message
+        return self._offer(message)
+
+    def _release(self, message: Message) -> None:
+        if message in self._held:
+            self._held.remove(message)
+            self._offer(message)
+
+    def _offer(self, message: Message) -> Message:
         if message.wait.op == "send":
             return self._post(message, self._sends, self._receives, _fits)
         return self._post(message, self._receives, self._sends, lambda mine, theirs: _fits(theirs, mine))
@@ -304,9 +330,18 @@ class Communicator:
 
     def withdraw(self, message: Message) -> None:
         """A time-out struck: the message is no longer offered."""
-        for queue in (self._sends, self._receives):
+        for queue in (self._sends, self._receives, self._held):
             if message in queue:
                 queue.remove(message)
+
+    def forget(self, rank: int) -> None:
+        """A member was killed: what only it could have brought to an end stays open."""
+        for message in [m for m in (*self._sends, *self._receives, *self._held) if m.wait.rank == rank]:
+            self.withdraw(message)
+        for slot in self.slots.values():
+            if rank in slot.entries and not (slot.barrier.complete or slot.mismatched):
+                del slot.entries[rank], slot.gathering.arrived[rank]
+                slot.barrier.withdraw(rank)
 
     # -- the end of a member ---------------------------------------------------------------------------------------
 

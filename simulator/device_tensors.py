@@ -31,6 +31,7 @@ _READS = frozenset(
                  "__dlpack__", "untyped_storage", "storage", "share_memory_")
     if hasattr(Tensor, name)
 )  # fmt: skip
+_TO = Tensor.to
 _HOST_TAGS = (torch.Tag.data_dependent_output, torch.Tag.nondeterministic_seeded, torch.Tag.inplace_view)
 _PLAIN = (Tensor, torch.nn.Parameter, torch.nn.Buffer)
 _KINDS_MAX = 4096
@@ -141,7 +142,8 @@ class _Reads(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if not self._device.streams.idle and (func in _READS or (func is Tensor.to and _to_host(args, kwargs))):
+        real = getattr(func, "stands_for", func)
+        if not self._device.streams.idle and (real in _READS or (real is _TO and _to_host(args, kwargs))):
             tensors = [leaf for leaf in tree_flatten((args, kwargs))[0] if type(leaf) in _PLAIN]
             if self._device.touches(tensors):
                 self._device.synchronize()

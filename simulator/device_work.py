@@ -147,6 +147,12 @@ class Device:
             if op.owner is owner and not op.done:
                 op.finish()
 
+    def die(self) -> None:
+        """Its process was killed: nothing that is not over ends, or begins, any more."""
+        for op in self.streams.unfinished:
+            op.done = True
+        self.streams.unfinished.clear()
+
     def finish(self, owner: object) -> None:
         """Wait for the operations of one communicator (`destroy_process_group`)."""
         for op in list(self.streams.unfinished):

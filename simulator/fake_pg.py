@@ -37,9 +37,11 @@ from simulator.communicator import ANY_SOURCE, Communicator, Slot
 from simulator.device_work import Batch, CollectiveUnit, DeviceWork, MessageUnit, holds_host, launch, settle
 from simulator.engine.site import Stack
 from simulator.engine.task import Task
+from simulator.gpu_groups import check_devices, devices_of
 from simulator.monitored import monitored_barrier
 from simulator.records import Gathering
 from simulator.torch_world import host_order
+from simulator.torch_world.gpu_place import is_on_gpu
 from simulator.torch_world.in_flight import asked_for_handle, begin, leave
 from simulator.torch_world.simulation import Simulation
 from simulator.work import CollectiveWork, FinishedWork, LambdaWork, MessageWork, SimFuture, SimWork
@@ -83,6 +85,7 @@ class SimProcessGroup(CollectiveCalls, _TorchGroup):  # type: ignore[misc]
         ranks: global ranks as this rank declares them, if that is more than those who meet now.
 
     Attributes:
+        gpu_half: in a group of two backends, `cpu:gloo,cuda:nccl`, the one for tensors on simulated GPUs.
         unwaited: work that torch's C++ registry of functional collectives holds until somebody waits for it.
     """
 
@@ -121,6 +124,7 @@ class SimProcessGroup(CollectiveCalls, _TorchGroup):  # type: ignore[misc]
         self._last_call: tuple[Task | None, Gathering, Stack] | None = None
         self._batch: Batch | None = None
         self._splits = 0
+        self.gpu_half: SimProcessGroup | None = None
 
     # -- identity ------------------------------------------------------------------------------------------------
 
@@ -140,7 +144,7 @@ class SimProcessGroup(CollectiveCalls, _TorchGroup):  # type: ignore[misc]
 
     @property
     def _device_types(self) -> list[torch.device]:
-        return [torch.device("cpu")]
+        return devices_of(self)
 
     def name(self) -> str:
         return self.comm.view.backend
@@ -171,7 +175,8 @@ class SimProcessGroup(CollectiveCalls, _TorchGroup):  # type: ignore[misc]
         return self.model.coalesces
 
     def _get_backend(self, device: torch.device) -> SimProcessGroup:
-        return self
+        is_gpu = device is not None and torch.device(device).type == "cuda"
+        return self.gpu_half if is_gpu and self.gpu_half is not None else self
 
     get_backend = _get_backend
 
@@ -217,6 +222,8 @@ class SimProcessGroup(CollectiveCalls, _TorchGroup):  # type: ignore[misc]
 
     def shutdown(self) -> None:
         """Close the group. On a device, first wait for what it has still to do (unless an exception is on its way)."""
+        if self.gpu_half is not None:
+            self.gpu_half.shutdown()
         context = self.sim.here()
         if context is not None and not self.closed and sys.exc_info()[0] is None:
             leave(self.sim, context, self)
@@ -229,6 +236,8 @@ class SimProcessGroup(CollectiveCalls, _TorchGroup):  # type: ignore[misc]
 
     def abort(self) -> None:
         """Close the group, and drop what its device has still to do."""
+        if self.gpu_half is not None:
+            self.gpu_half.abort()
         context = self.sim.here()
         if context is not None and context.device is not None:
             context.device.give_up(self.comm)
@@ -240,8 +249,12 @@ class SimProcessGroup(CollectiveCalls, _TorchGroup):  # type: ignore[misc]
 
     # -- collectives ---------------------------------------------------------------------------------------------
 
-    def _join(self, entry: Entry) -> SimWork:
-        stack = self.sim.sites.capture(2)
+    def _join(self, entry: Entry, depth: int = 2) -> SimWork:
+        half = self.half_for((*entry.inputs, *entry.outputs))
+        if half is not self:
+            return half._join(entry, depth + 1)
+        stack = self.sim.sites.capture(depth)
+        self._strike(entry.op)
         if any(tensor.is_meta for tensor in entry.inputs):
             return FinishedWork(self, entry.op, entry.outputs, stack)
         lost = self._check(entry)
@@ -249,7 +262,7 @@ class SimProcessGroup(CollectiveCalls, _TorchGroup):  # type: ignore[misc]
             return FinishedWork(self, entry.op, entry.outputs, stack, lost)
         if self.sim.probe_watch is not None:
             self.sim.probe_watch(entry.op, stack)
-        caller = sys._getframe(2)
+        caller = sys._getframe(depth)
         on_device = self.model.on_device and entry.op not in ("connect", "split")
         work = self._on_device(entry, stack, caller) if on_device else self._on_host(entry, stack)
         if caller.f_globals.get("__name__") == "torch._ops":
@@ -316,6 +329,7 @@ class SimProcessGroup(CollectiveCalls, _TorchGroup):  # type: ignore[misc]
     def _check(self, entry: Entry) -> BaseException | None:
         """Raise what the call itself raises; return what its work will."""
         self._check_open(entry.op)
+        check_devices(self, [*entry.inputs, *entry.outputs])
         if entry.reduce in self.model.refused_reduce_ops:
             raise self.model.error(f"Cannot use ReduceOp.{entry.reduce} with {self.model.title}")
         return self.lost_error() if self.model.notices_death and self.comm.lost else None
@@ -357,9 +371,17 @@ class SimProcessGroup(CollectiveCalls, _TorchGroup):  # type: ignore[misc]
 
     # -- messages ------------------------------------------------------------------------------------------------
 
+    def half_for(self, tensors: Sequence[Tensor]) -> SimProcessGroup:
+        """The backend of a mixed group that takes these tensors; the group itself, if it is not mixed."""
+        return self if self.gpu_half is None or not any(map(is_on_gpu, tensors)) else self.gpu_half
+
     def send(self, tensors: list[Tensor], peer: int, tag: int = 0) -> SimWork:
+        if (half := self.half_for(tensors)) is not self:
+            return half.send(tensors, peer, tag)
         self._must.message(tensors, tag, "send to", peer, self._group_rank)
         self._check_connected("send", peer)
+        check_devices(self, tensors)
+        self._strike("send")
         stack = self.sim.sites.capture(1)
         on_device = self.model.on_device
         work: SimWork = (
@@ -370,8 +392,12 @@ class SimProcessGroup(CollectiveCalls, _TorchGroup):  # type: ignore[misc]
         return self._posted(work, "send", stack, (tensors, ()))
 
     def recv(self, tensors: list[Tensor], peer: int, tag: int = 0) -> SimWork:
+        if (half := self.half_for(tensors)) is not self:
+            return half.recv(tensors, peer, tag)
         self._must.message(tensors, tag, "recv from", peer, self._group_rank)
         self._check_connected("recv", peer)
+        check_devices(self, tensors)
+        self._strike("recv")
         stack = self.sim.sites.capture(1)
         on_device = self.model.on_device
         work: SimWork = (
@@ -380,6 +406,10 @@ class SimProcessGroup(CollectiveCalls, _TorchGroup):  # type: ignore[misc]
             else self.post_receive(tensors[0], peer, tag, stack)
         )
         return self._posted(work, "recv", stack, ((), tensors))
+
+    def _strike(self, op: str) -> None:
+        if self.sim.faults is not None:
+            self.sim.faults.call(op)
 
     def _posted(
         self, work: SimWork, op: str, stack: Stack, tensors: tuple[Sequence[Tensor], Sequence[Tensor]]
@@ -394,6 +424,7 @@ class SimProcessGroup(CollectiveCalls, _TorchGroup):  # type: ignore[misc]
         someone = 0 if self._group_rank else self.size() - 1
         self._must.message(tensors, tag, "recv from", someone, self._group_rank)
         self._check_connected("recv", ANY_SOURCE)
+        self._strike("recv")
         stack = self.sim.sites.capture(1)
         return self._posted(self.post_receive(tensors[0], ANY_SOURCE, tag, stack), "recv", stack, ((), tensors))
 
@@ -434,11 +465,16 @@ class SimProcessGroup(CollectiveCalls, _TorchGroup):  # type: ignore[misc]
     # -- batches and splits --------------------------------------------------------------------------------------
 
     def _start_coalescing(self, device: Any) -> None:
+        if (half := self._get_backend(device)) is not self:
+            half._start_coalescing(device)
+            return
         if not self.model.coalesces:
             raise RuntimeError(f"Backend {self.model.name} does not support startCoalescing")
         self._batch = Batch()
 
     def _end_coalescing(self, device: Any) -> SimWork:
+        if (half := self._get_backend(device)) is not self:
+            return half._end_coalescing(device)
         if not self.model.coalesces:
             raise RuntimeError(f"Backend {self.model.name} does not support endCoalescing")
         batch, self._batch = self._batch, None

@@ -14,6 +14,8 @@ from simulator.cli import OneLineParser, whole_number
 from simulator.engine.carrier import CARRIERS
 from simulator.engine.errors import UsageError
 from simulator.engine.scheduler import Limits
+from simulator.faults.fault import Fault
+from simulator.faults.values import read_seconds
 
 AddFlags = Callable[[argparse._ArgumentGroup], None]
 _USAGE = "%(prog)s [torchrun's flags] [flags of the simulation] script.py [arguments of the script]"
@@ -68,6 +70,11 @@ def add_flags(group: argparse._ArgumentGroup) -> None:
         action="store_false",
         help="the nodes' devices have no multicast addresses for symmetric memory",
     )
+    group.add_argument(
+        "--accelerator",
+        choices=("cuda",),
+        help="let torch.cuda answer as on nodes with GPUs, one for each rank of a node (none: torch's own answers)",
+    )
     group.add_argument("--trace", metavar="FILE", help="write what happened, event by event, to this file")
     group.add_argument(
         "--isolate",
@@ -75,6 +82,20 @@ def add_flags(group: argparse._ArgumentGroup) -> None:
         default=[],
         metavar="MODULE",
         help="a module (or pattern such as pkg.*) of which each rank has its own, as of those beside the script",
+    )
+    group.add_argument(
+        "--fault",
+        action="append",
+        default=[],
+        type=_fault,
+        metavar="FAULT",
+        help="a fault to inject, such as 'kill rank=2 at=all_reduce#3'; may be repeated; `hangcheck faults` lists them",
+    )
+    group.add_argument(
+        "--faults-stop-at",
+        type=_time,
+        metavar="TIME",
+        help="no fault strikes from this virtual time on (30s), and progress must follow",
     )
     group.add_argument(
         "--progress",
@@ -93,6 +114,21 @@ def _positive(text: str) -> float:
     return seconds
 
 
+def _fault(text: str) -> str:
+    """A fault as it is given; one that does not fit is refused before anything runs."""
+    try:
+        return str(Fault.parse(text))
+    except UsageError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _time(text: str) -> float:
+    try:
+        return read_seconds(text)
+    except UsageError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
 def options_of(args: argparse.Namespace, seed: int) -> dict[str, Any]:
     """The options of the cluster that the flags ask for."""
     return {
@@ -102,6 +138,9 @@ def options_of(args: argparse.Namespace, seed: int) -> dict[str, Any]:
         "on_hang": args.on_hang,
         "probe_crash": args.probe_crash,
         "multicast": args.multicast,
+        "accelerator": args.accelerator,
+        "faults": tuple(args.fault),
+        "faults_stop_at_s": args.faults_stop_at,
         "limits": Limits(spin_wall_s=args.spin_limit),
     }
 

@@ -9,6 +9,7 @@ from simulator.engine.carrier import CARRIERS
 from simulator.engine.errors import require
 from simulator.engine.lag import Delays, Recipe
 from simulator.engine.scheduler import Limits, Policy, Scheduler, in_order
+from simulator.faults import Fault, FaultFunction, fault_of
 from simulator.torch_world.probe import PROBES
 
 NEVER_ISOLATED = ("__main__", "builtins", "sys", "os", "threading", "time", "torch", "numpy", "simulator")
@@ -39,12 +40,20 @@ class ClusterOptions:
     """Who dies in a probe on a single-node Mooncake set-up: `first`, `all` or `none`."""
     multicast: bool = True
     """The devices of a node can be written to all at once (NVLink multicast): symmetric memory has such addresses."""
+    accelerator: str | None = None
+    """`cuda`: torch.cuda and torch.accelerator answer as on nodes with GPUs, and `device="cuda"` works."""
+    mooncake_ranks_max: int = 64
+    """Ranks that a deployment of Mooncake can have: 64 in the versions that were measured; more shows how it scales."""
     agent_store: tuple[str, int] | None = None
     """(host, port) of a TCPStore that a launcher keeps, as torchrun's agent does; None: rank 0 keeps it."""
     policy: Policy = in_order
     """Chooses among the ranks that are ready."""
     delays: Recipe | Delays | None = None
     """A schedule: says before which operations a rank falls behind. `policy` is not asked then."""
+    faults: tuple[str | Fault | FaultFunction, ...] = ()
+    """Faults to inject, as texts (`kill rank=2 at=all_reduce#3`) or functions; see `simulator.faults`."""
+    faults_stop_at_s: float | None = None
+    """No fault strikes from this virtual time on, and progress must follow; None: faults do not stop."""
     on_tick: Callable[[Scheduler], None] = lambda scheduler: None
     """Called about four times a second, from another thread: progress."""
 
@@ -62,11 +71,26 @@ class ClusterOptions:
             top = pattern.partition(".")[0]
             fits = top.isidentifier() and top not in NEVER_ISOLATED
             require(fits, f"isolate {pattern!r}: name a module of your own; {', '.join(NEVER_ISOLATED)} stay shared")
+        most = self.mooncake_ranks_max
+        fits = isinstance(most, int) and not isinstance(most, bool) and most >= 1
+        require(fits, f"mooncake_ranks_max={most!r}: give 1 or more")
         require(self.seed >= 0, f"seed={self.seed}: give 0 or more")
         require(self.delays is None or self.policy is in_order, "give either a policy or delays, not both")
         fits = self.delays is None or isinstance(self.delays, Recipe) or callable(self.delays)
         require(fits, f"delays={self.delays!r}: give a schedule, a function, or None")
+        several = isinstance(self.faults, list | tuple)
+        require(several, f"faults={self.faults!r}: give a list of faults, such as ['kill rank=2 at=2.5s']")
+        for fault in self.faults:
+            fault_of(fault)
+        stop = self.faults_stop_at_s
+        fits = stop is None or (isinstance(stop, int | float) and not isinstance(stop, bool) and stop >= 0)
+        require(fits, f"faults_stop_at_s={stop!r}: give a number of virtual seconds, or None")
         require(isinstance(self.multicast, bool), f"multicast={self.multicast!r}: give True or False")
+        require(self.accelerator in (None, "cuda"), f"accelerator={self.accelerator!r}: give 'cuda', or leave it out")
+        require(
+            self.accelerator is None or self.carrier == "thread",
+            f"accelerator={self.accelerator!r}: a rank with GPUs needs a thread of its own; give carrier='thread'",
+        )
         for name in ("policy", "on_tick"):
             require(callable(getattr(self, name)), f"{name}={getattr(self, name)!r}: give a function")
         require(self.nodes >= 1, f"nodes={self.nodes}: a cluster has at least one node")

@@ -10,7 +10,8 @@ from simulator.engine.errors import HangcheckError
 from simulator.engine.lag import Lag
 from simulator.engine.scheduler import End
 from simulator.engine.trace import Trace
-from simulator.records import RankRecord
+from simulator.records import InjectedFault, RankRecord
+from simulator.report.faults import faults_data
 from simulator.report.text import render
 
 
@@ -33,6 +34,7 @@ class Outcome:
         end: why the run ended.
         virtual_s: virtual seconds that passed.
         lag: under a schedule, who fell behind where, and the log of operations.
+        faults: those that were asked for, and what came of them; `faults_end_s`: from when on none strikes.
     """
 
     verdict: Verdict
@@ -45,6 +47,8 @@ class Outcome:
     virtual_s: float
     replay: str
     lag: Lag | None = None
+    faults: tuple[InjectedFault, ...] = ()
+    faults_end_s: float | None = None
 
     @property
     def ok(self) -> bool:
@@ -84,4 +88,5 @@ class Outcome:
                 for rank, record in sorted(self.ranks.items())
             },
             "replay": self.replay,
+            **({"faults": faults_data(self.faults)} if self.faults else {}),
         }

@@ -18,6 +18,10 @@
     def test_no_order_of_the_ranks_matters(simulate):
         simulate(work, 4)                                # under 50 schedules; fails with the shortest bad one
 
+    @pytest.mark.hangcheck_faults("kill rank=2 at=all_reduce#3", stop_at="30s")
+    def test_three_go_on_without_the_fourth(simulate):
+        simulate(serve, 4)                               # with the fault injected; so does simulate(..., faults=[...])
+
 pytest loads this file in every session of every project that has hangcheck installed, so it imports torch, and the
 simulator with it, only once a fixture is used.
 """
@@ -64,6 +68,11 @@ def pytest_configure(config: pytest.Config) -> None:
         "hangcheck_explore(schedules=100, policy='pct', depth=3, seed=None, workers=1): "
         "simulate under many schedules, and fail if one of them ends badly",
     )
+    config.addinivalue_line(
+        "markers",
+        "hangcheck_faults('kill rank=2 at=2.5s', ..., stop_at=None): simulate with these faults injected; "
+        "no fault strikes from stop_at on, and progress must follow",
+    )
 
 
 def _seed(text: str) -> int:
@@ -101,7 +110,7 @@ def hangcheck_cluster(request: pytest.FixtureRequest) -> ClusterFactory:
     def make(**options: Any) -> CheckedCluster:
         from simulator.checked_cluster import CheckedCluster
 
-        return marked.prepared(CheckedCluster(**{"seed": marked.seed, **options}), next(runs))
+        return marked.prepared(CheckedCluster(**{"seed": marked.seed, **marked.faults(), **options}), next(runs))
 
     return make
 
@@ -113,8 +122,24 @@ class _MarkedTest:
         self.seed = seed_of(request.config)
         self._command = shlex.join(["pytest", request.node.nodeid, "--hangcheck-seed", str(self.seed)])
         self._mark = request.node.get_closest_marker("hangcheck_explore")
+        self._faults = request.node.get_closest_marker("hangcheck_faults")
         self._schedule: str | None = request.config.getoption("--hangcheck-schedule")
         self._file = _schedule_file(request)
+
+    def faults(self) -> dict[str, Any]:
+        """What the mark `hangcheck_faults` asks for, as options of the cluster."""
+        if self._faults is None:
+            return {}
+        from simulator.engine.errors import require
+        from simulator.faults.values import read_seconds
+
+        given = {**self._faults.kwargs}
+        stop_at = given.pop("stop_at", None)
+        require(not given, f"hangcheck_faults({', '.join(given)}): give faults as texts, and stop_at by name")
+        return {
+            "faults": self._faults.args,
+            "faults_stop_at_s": read_seconds(stop_at) if isinstance(stop_at, str) else stop_at,
+        }
 
     def prepared(self, cluster: CheckedCluster, number: int) -> CheckedCluster:
         """The cluster that is the test's `number`th."""

@@ -39,12 +39,14 @@ class Gathering:
         op: `all_reduce`, `create`, ...
         seq: number of the collective in its group, from 0; None for a creation.
         arrived: rank to the stack with which it came.
+        held_by: the fault that keeps it from completing, though all may have come.
     """
 
     op: str
     group: GroupView
     seq: int | None
     arrived: dict[int, Stack] = field(default_factory=dict)
+    held_by: str = ""
 
     @property
     def missing(self) -> tuple[int, ...]:
@@ -53,7 +55,10 @@ class Gathering:
 
 @dataclass(slots=True)
 class PeerWait:
-    """A send or receive that waits for its partner (`peer` -1: any source); both must be on one `channel`."""
+    """A send or receive that waits for its partner (`peer` -1: any source); both must be on one `channel`.
+
+    `held_by`: the fault that keeps it from its partner.
+    """
 
     op: str
     group: GroupView
@@ -61,6 +66,7 @@ class PeerWait:
     peer: int
     tag: int
     channel: str = "group"
+    held_by: str = ""
 
 
 @dataclass(slots=True)
@@ -159,6 +165,7 @@ class RankRecord:
     Attributes:
         status: `ok`, `exception`, `exit`, `crash`, `killed`, `stuck`.
         error: type and first line of the exception; `traceback` has all of it.
+        fault: the fault that killed it, or raised in it.
     """
 
     rank: int
@@ -171,6 +178,41 @@ class RankRecord:
     start_s: float = 0.0
     end_s: float | None = None
     traceback: str = ""
+    fault: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Strike:
+    """A fault took place: at `rank` (-1: at none in particular), at `time_s`, doing `text`; `stack` says where."""
+
+    rank: int
+    time_s: float
+    text: str
+    stack: Stack = ()
+
+
+@dataclass(slots=True)
+class InjectedFault:
+    """A fault that was asked for, and what came of it.
+
+    Attributes:
+        text: as it is written on a command line.
+        first: its first strike; None: it never struck, and `why_not` says why.
+        count: how often it struck.
+        spent_s: virtual seconds that ranks lost to it.
+        ranks: those that it struck, in that order.
+        killed: those that it killed, also those that it started again.
+        ended: those that it has ended, or kept from starting, for good.
+    """
+
+    text: str
+    first: Strike | None = None
+    count: int = 0
+    spent_s: float = 0.0
+    ranks: dict[int, None] = field(default_factory=dict)
+    killed: dict[int, None] = field(default_factory=dict)
+    ended: dict[int, None] = field(default_factory=dict)
+    why_not: str = ""
 
 
 @dataclass(slots=True)
@@ -179,14 +221,23 @@ class Records:
 
     Attributes:
         worlds: the `new_group` calls, by default group.
+        modes: (description, ranks) of a group to the calls for it that synchronise locally, and the others of ranks
+            that came later: (rank, cohort) to whether it is local, and its stack.
         stalls: moments at which only time-outs were left, with what waited then.
         final: what waited when the run ended.
         memory: what was done to memory that ranks share.
+        faults: those that were asked for, in that order.
+        faults_end_s: when they ended at the latest; None: never.
+        idle_since_s: since when nothing got done although faults had ended, if that has ended the run.
     """
 
     worlds: dict[str, WorldRecord] = field(default_factory=dict)
+    modes: dict[tuple[str, tuple[int, ...]], dict[tuple[int, str], tuple[bool, Stack]]] = field(default_factory=dict)
     notes: list[Note] = field(default_factory=list)
     ranks: dict[int, RankRecord] = field(default_factory=dict)
     stalls: list[tuple[float, tuple[Blocked, ...]]] = field(default_factory=list)
     final: tuple[Blocked, ...] = ()
     memory: MemoryLog = field(default_factory=MemoryLog)
+    faults: list[InjectedFault] = field(default_factory=list)
+    faults_end_s: float | None = None
+    idle_since_s: float | None = None

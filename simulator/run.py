@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import traceback
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -19,11 +20,16 @@ from simulator.engine.errors import RankEnded, SimulatorFault, UsageError
 from simulator.engine.lag import Delays, Recipe
 from simulator.engine.scheduler import End, Scheduler
 from simulator.engine.site import Frame, Stack
+from simulator.faults import fault_of
+from simulator.faults.faults import Faults
 from simulator.options import ClusterOptions
 from simulator.outcome import Outcome
 from simulator.records import Blocked, RankRecord
 from simulator.torch_world.context import Node, RankContext
+from simulator.torch_world.fault_port import FaultPort
+from simulator.torch_world.gpu_install import give_gpus
 from simulator.torch_world.group_calls import PendingGroup
+from simulator.torch_world.half_imports import forget_half_imports
 from simulator.torch_world.in_flight import leave
 from simulator.torch_world.probe import ProbeWatch
 from simulator.torch_world.process import leave_process
@@ -87,15 +93,28 @@ class Run:
         self._sim, self._servers = stage.sim, stage.servers
         self._sim.begin(self._scheduler, nodes)
         self._sim.multicast = options.multicast
+        self._sim.mooncake_ranks_max = options.mooncake_ranks_max
+        if options.accelerator is not None:
+            stage.gpus.install()
         self._sim.clock_tick_s = self._shift * 1e-9
         self._sim.has_joiners = any(cohort.kind != "launch" for cohort in cohorts)
         self._sim.probe_watch = ProbeWatch(self._sim, probes=options.probe_functions, crash=options.probe_crash)
         if options.agent_store is not None:
             self._servers.provide(*options.agent_store)
+        self._outer = dict(os.environ._data)  # type: ignore[attr-defined]
+        self._faults = self._sim.faults = self._injected() if options.faults else None
+        self._modules = frozenset(sys.modules)
         self._results: dict[int, Any] = {}
         self._refused: UsageError | None = None
         self._seen_progress = -1
         self._strikes = 0
+
+    def _injected(self) -> Faults:
+        ranks = dict.fromkeys(rank for cohort in self._cohorts for rank in cohort.ranks)
+        port = FaultPort(self._sim, self._servers, ranks, self._per_node, self._over, self._respawn)
+        asked = [fault_of(given) for given in self._options.faults]
+        end_s = self._options.faults_stop_at_s
+        return Faults(port, asked, self._sim.records, seed=self._options.seed, end_s=end_s)
 
     def outcome(self) -> Outcome:
         """Run to the end, and say what came of it.
@@ -108,10 +127,13 @@ class Run:
             self._spawn()
             end = self._scheduler.run()
             virtual_s = float(self._scheduler.env.now)
+            if self._faults is not None:
+                self._faults.settle()
             findings = self._diagnose(end)
             self._sim.trace.seal()
         finally:
             self._scheduler.drain()
+            forget_half_imports(self._modules)
             self._sim.sites.forget()
             self._sim.release_memory()
             self._release_groups()
@@ -136,6 +158,8 @@ class Run:
             virtual_s,
             self._replay,
             self._scheduler.lag,
+            tuple(self._sim.records.faults),
+            self._options.faults_stop_at_s,
         )
 
     def _release_groups(self) -> None:
@@ -167,46 +191,53 @@ class Run:
     # -- ranks -----------------------------------------------------------------------------------------------------
 
     def _spawn(self) -> None:
-        outer = dict(os.environ._data)  # type: ignore[attr-defined]
         for cohort in self._cohorts:
-            placement = Placement.of(cohort, self._per_node)
+            placement, at_s = Placement.of(cohort, self._per_node), cohort.at_s
             for rank in cohort.ranks:
-                env = {**outer, **placement.environment(cohort, rank)}
-                self._spawn_rank(cohort, rank, env)
+                start_s = at_s if self._faults is None else self._faults.start_s(rank, cohort.name, at_s)
+                if start_s is not None:
+                    self._spawn_rank(cohort, placement, rank, start_s)
 
-    def _spawn_rank(self, cohort: Cohort, rank: int, env: dict[bytes, bytes]) -> None:
+    def _respawn(self, context: RankContext, at_s: float) -> None:
+        """A new process of a rank that a fault has killed: the same function, everything else anew."""
+        cohort = next(cohort for cohort in self._cohorts if cohort.name == context.cohort)
+        self._spawn_rank(cohort, Placement.of(cohort, self._per_node), context.rank, at_s, again=True)
+
+    def _spawn_rank(self, cohort: Cohort, placement: Placement, rank: int, at_s: float, *, again: bool = False) -> None:
         node = self._sim.nodes[min(rank // self._per_node, len(self._sim.nodes) - 1)]
         context = RankContext(
             rank=rank,
             local_rank=rank % self._per_node,
             cohort=cohort.name,
             node=node,
-            env=env,
+            env={**self._outer, **placement.environment(cohort, rank)},
             pid=FIRST_PID + self._shift + len(self._scheduler.tasks),
             parent_pid=FIRST_PID + self._shift - 1 - node.number,
             clock_skew_s=self._shift * 0.625,
             seed=self._options.seed * SEEDS_PER_RUN + rank,
-            joins=cohort.kind != "launch",
+            joins=again or cohort.kind != "launch",
             cohort_ranks=together(cohort),
             call=PendingGroup(),
             outsiders=range(min(cohort.ranks)) if cohort.kind == "scale" else None,
         )
-        task = self._scheduler.spawn(f"r{rank}", context, lambda: self._body(cohort, context), at_s=cohort.at_s)
+        if self._options.accelerator is not None:
+            give_gpus(self._sim, context)
+        task = self._scheduler.spawn(f"r{rank}", context, lambda: self._body(cohort, context, at_s), at_s=at_s)
         context.tasks.append(task)
-        if cohort.kind != "recover":
+        if cohort.kind != "recover" and not again:
             self._sim.contexts[rank] = context
-            self._sim.records.ranks[rank] = RankRecord(rank, cohort.name, start_s=cohort.at_s)
+            self._sim.records.ranks[rank] = RankRecord(rank, cohort.name, start_s=at_s)
 
-    def _body(self, cohort: Cohort, context: RankContext) -> None:
+    def _body(self, cohort: Cohort, context: RankContext, at_s: float) -> None:
         rank = context.rank
         if cohort.kind == "recover" and not self._sim.contexts[rank].ended:
             self._refused = UsageError(
-                f"rank {rank} is still alive at {cohort.at_s:g} s: let it end before a new process recovers its slot"
+                f"rank {rank} is still alive at {at_s:g} s: let it end before a new process recovers its slot"
             )
             self._scheduler.stop()
             return
         self._sim.contexts[rank] = context
-        record = self._sim.records.ranks[rank] = RankRecord(rank, cohort.name, start_s=cohort.at_s)
+        record = self._sim.records.ranks[rank] = RankRecord(rank, cohort.name, start_s=at_s)
         self._sim.log("start", cohort.name)
         try:
             error = self._main(cohort, context, record)
@@ -227,7 +258,7 @@ class Run:
     def _main(self, cohort: Cohort, context: RankContext, record: RankRecord) -> BaseException | None:
         """The rank's function; what it raised, if anything."""
         try:
-            value = cohort.fn(context.rank, *cohort.args)
+            value = self._switching.modules.prepare(cohort.fn)(context.rank, *cohort.args)
             leave_device(context)
             if not self._scheduler.over:
                 self._results[context.rank] = value
@@ -246,14 +277,25 @@ class Run:
             self._sim.sites.trim(error)
             _note_exception(record, error, self._sim)
 
+    def _is_last(self, context: RankContext) -> bool:
+        others = [
+            task for task in self._scheduler.tasks if task.owner is not context and task.owner.tasks[:1] == [task]
+        ]
+        return not any(task.alive for task in others)
+
     def _over(self, context: RankContext, record: RankRecord) -> None:
         """The rank's process is gone: its servers, its connections, its daemon threads."""
         record.end_s = float(self._scheduler.env.now)
-        self._sim.log("end", record.status)
+        self._sim.trace.add(self._scheduler.env.now, context.rank, "end", record.status)
         context.ended = True
+        if self._faults is not None and self._is_last(context):
+            self._scheduler.stop(End.FINISHED)  # nobody is left for faults to strike
         for task in context.tasks[1:]:
             if record.status != "ok" or task.daemon:
                 self._scheduler.end_task(task, RankEnded("killed"))
+        why = "" if record.status == "ok" else record.error or record.status
+        for tell in self._sim.at_rank_end:
+            tell(context, why)
         if record.status == "ok":
             return
         self._servers.rank_ended(context.rank)

@@ -8,6 +8,13 @@
     bootstrap       from arguments to a running rank: `bring_up(BootstrapArgs(...))`
     topology        which ranks share a node with this one
     gatherer        the all-gather of tensor-parallel slices, with its guarded topology probe
+    cohort          who asks to come into a running deployment, and whether that can be: pure data, no torch
+    registry        the store of an elastic deployment: who asks, who is answered, what was decided
+    membership      the groups that change while they are in use, and the calls of `mooncake.pg` that change them
+    life            where one rank is in its elastic life, and what may follow
+    admission       one cohort's way into the groups: let in, configure, synchronise, or dismiss
+    elastic         a serving rank: grow, recover, roll back, as a state machine that all ranks go through
+    joiner          a rank that comes into a deployment that serves already: `join_deployment(args, launch_id=...)`
 
 Imports go from the bottom of this list to the top only (topology and gatherer stand on group alone).
 
@@ -27,6 +34,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from refimpl.distributed.bootstrap import BootstrapArgs, bring_up
+    from refimpl.distributed.cohort import Attention, Cohort, Deployment, why_not
     from refimpl.distributed.contract import (
         ContractRules,
         CreationPlan,
@@ -37,14 +45,18 @@ if TYPE_CHECKING:
         forget,
         group_contract,
     )
+    from refimpl.distributed.elastic import Change, ElasticMember
     from refimpl.distributed.gatherer import MultimemAllGatherer
     from refimpl.distributed.group import GroupCoordinator
+    from refimpl.distributed.joiner import join_deployment
     from refimpl.distributed.layout import (
         SUB_GROUPS,
         ParallelLayout,
         Rank,
         SubGroup,
     )
+    from refimpl.distributed.life import Life, State
+    from refimpl.distributed.membership import ReservedMask, reserved_masks
     from refimpl.distributed.parallel_state import (
         ParallelState,
         destroy_distributed_environment,
@@ -67,20 +79,31 @@ if TYPE_CHECKING:
         model_parallel_is_initialized,
         pdmux_prefill_lane,
     )
+    from refimpl.distributed.registry import ElasticError, Patience
     from refimpl.distributed.topology import in_the_same_node_as
 
 __all__ = [
     "SUB_GROUPS",
+    "Attention",
     "BootstrapArgs",
+    "Change",
+    "Cohort",
     "ContractRules",
     "CreationPlan",
+    "Deployment",
+    "ElasticError",
+    "ElasticMember",
     "GroupCoordinator",
     "GroupOptions",
+    "Life",
     "MultimemAllGatherer",
     "ParallelLayout",
     "ParallelState",
+    "Patience",
     "Rank",
+    "ReservedMask",
     "Role",
+    "State",
     "SubGroup",
     "bring_up",
     "creation_plan",
@@ -105,12 +128,18 @@ __all__ = [
     "in_the_same_node_as",
     "init_distributed_environment",
     "initialize_model_parallel",
+    "join_deployment",
     "model_parallel_is_initialized",
     "pdmux_prefill_lane",
+    "reserved_masks",
+    "why_not",
 ]
 
 # Where names are looked for, in this order: those that need no torch come first, and a module after what it imports.
-_MODULES = ("layout", "contract", "group", "parallel_state", "bootstrap", "topology", "gatherer")
+_MODULES = (
+    *("layout", "contract", "cohort", "group", "parallel_state", "bootstrap", "topology", "gatherer"),
+    *("life", "registry", "membership", "admission", "elastic", "joiner"),
+)
 
 
 def __getattr__(name: str) -> Any:

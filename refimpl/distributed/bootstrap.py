@@ -51,6 +51,8 @@ class BootstrapArgs:
     """First global rank of the cohort, in ranks; above 0 for a scale joiner and only then."""
     max_world_size: int | None = None
     """Ranks that the deployment may grow to; None for one that never grows."""
+    deployed: int | None = None
+    """For a recovering joiner: ranks of the deployment now, if it has grown since the launch."""
     rules: RulesName = ContractRules.REPAIRED
     """Edition of the contract."""
     backend: str = "gloo"
@@ -66,6 +68,13 @@ class BootstrapArgs:
 
     def __post_init__(self) -> None:
         check_offset(Role(self.role), self.rank_offset)
+        if self.deployed is not None and (
+            self.role != Role.RECOVERING_JOINER or self.deployed < self.layout.world_size
+        ):
+            raise ValueError(
+                f"deployed is {self.deployed} for role {Role(self.role).value}; give it to a "
+                f"{Role.RECOVERING_JOINER.value} only, and at least {self.layout.world_size}"
+            )
         if not 0 <= self.cohort_rank < self.layout.world_size:
             raise ValueError(
                 f"cohort_rank is {self.cohort_rank}; give 0 to {self.layout.world_size - 1}, "
@@ -80,7 +89,7 @@ class BootstrapArgs:
     @property
     def world_size(self) -> int:
         """Ranks of the deployment once this cohort is in it; ranks that joined before it count, later ones do not."""
-        return self.rank_offset + self.layout.world_size
+        return self.rank_offset + self.layout.world_size if self.deployed is None else self.deployed
 
     def plan(self) -> CreationPlan:
         """Options of each group that `bring_up` creates, by name, as data to read or edit."""

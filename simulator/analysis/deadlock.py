@@ -9,6 +9,8 @@ from simulator.analysis.contracts import first_difference
 from simulator.analysis.facts import by_stack, grouped, keys_of, listed, reading, spelled, waits_for
 from simulator.analysis.findings import Certainty, Finding, Level, Side, Verdict
 from simulator.analysis.memory_waits import word_deadlock
+from simulator.analysis.partnerless import joined
+from simulator.analysis.wait_graph import cycle_from, explaining, is_dead, node_of, shared_by, store_barrier_name
 from simulator.memory_records import WordWait
 from simulator.records import Blocked, Gathering, KeyWait, PeerWait, Records
 
@@ -20,7 +22,11 @@ def deadlocks(records: Records, blocked: Sequence[Blocked], time_s: float, level
     stuck = [b for b in blocked if b.kind in (*_UNBLOCKED_BY_PEERS, "store")]
     if not stuck:
         return _own_locks(records, blocked, time_s)
-    return [_finding(part, records, blocked, time_s, level) for part in _components(stuck)]
+    parts = _components(stuck)
+    heads = [_head(part, records) for part in parts]
+    return joined(
+        [(head, _finding(head, part, records, blocked, time_s, level)) for head, part in zip(heads, parts, strict=True)]
+    )
 
 
 def _components(stuck: Sequence[Blocked]) -> list[list[Blocked]]:
@@ -31,29 +37,33 @@ def _components(stuck: Sequence[Blocked]) -> list[list[Blocked]]:
         touched |= {("what", id(wait.what))} if wait.what is not None else set()
         touched |= {("key", key) for key in keys_of(wait)}
         touched |= {("words of", frozenset(wait.what.group_ranks))} if isinstance(wait.what, WordWait) else set()
-        joined = [wait]
+        together = [wait]
         for part in [part for part in parts if part[0] & touched]:
             parts.remove(part)
             touched |= part[0]
-            joined = part[1] + joined
-        parts.append((touched, joined))
+            together = part[1] + together
+        parts.append((touched, together))
     return [sorted(waits, key=lambda b: (b.rank, b.thread)) for _, waits in parts]
 
 
 def _finding(
-    part: Sequence[Blocked], records: Records, blocked: Sequence[Blocked], time_s: float, level: Level
+    head: Blocked,
+    part: Sequence[Blocked],
+    records: Records,
+    blocked: Sequence[Blocked],
+    time_s: float,
+    level: Level,
 ) -> Finding:
-    head = _head(part)
     what = head.what
     if isinstance(what, WordWait):
-        cycle = _cycle(part)
+        cycle = _any_cycle(part)
         told = _cycle_sentence(cycle) if cycle else ""
         return replace(word_deadlock(head, part, records, blocked, told), time_s=time_s, level=level)
     group = what.group if isinstance(what, Gathering | PeerWait) else None
     same = {b.rank: b.stack for b in part if b.what is what or (keys_of(head) and keys_of(b) == keys_of(head))}
     waiting = [_with_reading(side, part) for side in by_stack("waiting", _doing(head), same)]
     wanted = waits_for(head)
-    if _store_barrier_name(head):
+    if store_barrier_name(head):
         wanted = tuple(rank for rank in sorted(records.ranks) if rank not in same)
     missing = grouped("missing", wanted, records, blocked)
     others = [b for b in part if b.rank not in same and b.rank not in wanted]
@@ -81,22 +91,28 @@ def _with_reading(side: Side, part: Sequence[Blocked]) -> Side:
     return replace(side, doing=side.doing + "".join(places))
 
 
-def _head(part: Sequence[Blocked]) -> Blocked:
-    """The wait to show first: a creation under several names, else the one that most ranks share, else the first."""
-    skewed = [wait for wait in part if _is_skewed(wait, part)]
-    counts: dict[int, int] = {}
-    for wait in part:
-        counts[id(wait.what)] = counts.get(id(wait.what), 0) + 1
-    return max(skewed or part, key=lambda wait: (counts[id(wait.what)], -wait.rank))
+def _head(part: Sequence[Blocked], records: Records) -> Blocked:
+    """The wait to show first: one under several names of its group, else the one that explains the others."""
+    if any(isinstance(wait.what, WordWait) for wait in part):
+        counts = {id(wait.what): sum(other.what is wait.what for other in part) for wait in part}
+        return max(part, key=lambda wait: (counts[id(wait.what)], -wait.rank))
+    renamed = {id(what) for what in _renamed(part, records)}
+    skewed = [wait for wait in part if id(wait.what) in renamed]
+    shared = shared_by(part)
+    return max(skewed or explaining(part), key=lambda wait: (shared[node_of(wait)], -wait.rank))
 
 
-def _is_skewed(wait: Blocked, part: Sequence[Blocked]) -> bool:
-    """Others create the same list of ranks under another name."""
-    mine = wait.what
-    if not isinstance(mine, Gathering) or mine.op != "create":
-        return False
-    others = [b.what for b in part if isinstance(b.what, Gathering) and b.what.op == "create"]
-    return any(o.group.ranks == mine.group.ranks and o.group.name != mine.group.name for o in others)
+def _renamed(part: Sequence[Blocked], records: Records) -> list[Gathering]:
+    """What waits on groups of one list of ranks with several names: their creations, else, if the new_group calls of
+    the ranks differ, their collectives."""
+    created = [b.what for b in part if isinstance(b.what, Gathering) and b.what.op == "create"]
+    waits = created
+    if not created and first_difference(records) is not None:
+        waits = [b.what for b in part if isinstance(b.what, Gathering)]
+    names: dict[tuple[int, ...], set[str]] = {}
+    for wait in waits:
+        names.setdefault(wait.group.ranks, set()).add(wait.group.name)
+    return [wait for wait in waits if len(names[wait.group.ranks]) > 1]
 
 
 def _doing(wait: Blocked) -> str:
@@ -112,19 +128,10 @@ def _title(wait: Blocked) -> str:
         return f"{verb} of group '{what.group.label}' {spelled(what.group.ranks)} cannot complete"
     if isinstance(what, PeerWait):
         return f"{wait.text} cannot complete"
-    if _store_barrier_name(wait):
-        return f"the store barrier after the creation of group '{_store_barrier_name(wait)}' cannot complete"
+    if store_barrier_name(wait):
+        return f"the store barrier after the creation of group '{store_barrier_name(wait)}' cannot complete"
     reason = isinstance(what, KeyWait) and what.reason
     return f"{wait.text} cannot end: nobody sets the key" if keys_of(wait) and not reason else f"{wait.text} cannot end"
-
-
-def _store_barrier_name(wait: Blocked) -> str:
-    """torch's name of the group whose barrier this is (TORCH_DIST_INIT_BARRIER=1), or nothing."""
-    for key in keys_of(wait):
-        _, found, rest = key.partition("store_based_barrier_key:")
-        if found:
-            return rest.removesuffix(":last_worker")
-    return ""
 
 
 def _cause(
@@ -133,16 +140,18 @@ def _cause(
     skew = _name_skew(head, part, records)
     if skew:
         return skew, Certainty.CAUSE
-    tags = _tags_that_differ(part)
+    tags = _tags_that_differ(head, part)
     if tags:
         return tags, Certainty.CAUSE
-    cycle = _cycle(part)
+    if isinstance(head.what, Gathering | PeerWait) and head.what.held_by:
+        return f"the fault [{head.what.held_by}] keeps the ranks from reaching each other", Certainty.CAUSE
+    cycle = [] if is_dead(head, part) else cycle_from(head, part)
     if cycle:
         return _cycle_sentence(cycle), Certainty.CAUSE
     wanted = waits_for(head)
     if wanted:
-        return _absence(head, wanted, records, blocked), Certainty.CAUSE
-    if _store_barrier_name(head):
+        return _absence(head, wanted, records, blocked) + _too_late(head, part), Certainty.CAUSE
+    if store_barrier_name(head):
         difference = first_difference(records)
         told = f"; {difference.sentence}" if difference is not None else _count_skew(records)
         return (
@@ -156,13 +165,23 @@ def _cause(
     return "what it waits for did not happen; the simulator does not know who should have done it", Certainty.UNDECIDED
 
 
-def _tags_that_differ(part: Sequence[Blocked]) -> str:
-    """A send and a receive that would meet but for their tags."""
+def _too_late(head: Blocked, part: Sequence[Blocked]) -> str:
+    """The ranks that are missing wait for keys that those who wait here may mean to set."""
+    keys = dict.fromkeys(key for b in part if b.rank in waits_for(head) for key in keys_of(b))
+    mine = sorted({b.rank for b in part if node_of(b) == node_of(head)})
+    if not keys:
+        return ""
+    verb = "is" if len(mine) == 1 else "are"
+    return f"; no rank has set {', '.join(map(repr, list(keys)[:4]))}, and {listed(mine)} {verb} held up here"
+
+
+def _tags_that_differ(head: Blocked, part: Sequence[Blocked]) -> str:
+    """A send and a receive that would meet but for their tags, one of them `head`."""
     waits = [wait.what for wait in part if isinstance(wait.what, PeerWait)]
     for send in (wait for wait in waits if wait.op == "send"):
         for receive in (wait for wait in waits if wait.op == "recv" and wait.group == send.group):
             meet = send.peer == receive.rank and receive.peer in (send.rank, -1)
-            if meet and send.tag != receive.tag:
+            if meet and send.tag != receive.tag and head.what in (send, receive):
                 got = f"rank {receive.rank} receives with tag {receive.tag}"
                 return f"the tags differ: rank {send.rank} sends with tag {send.tag}, {got}"
     return ""
@@ -170,13 +189,15 @@ def _tags_that_differ(part: Sequence[Blocked]) -> str:
 
 def _name_skew(head: Blocked, part: Sequence[Blocked], records: Records) -> str:
     """Members of one list wait under different names of it."""
-    creations = [b.what for b in part if isinstance(b.what, Gathering) and b.what.op == "create"]
-    names: dict[str, list[int]] = {}
-    for wait in part:
-        if isinstance(wait.what, Gathering) and wait.what.op == "create":
-            names.setdefault(wait.what.group.name, []).append(wait.rank)
-    lists = {gathering.group.ranks for gathering in creations}
     difference = first_difference(records)
+    creations = [b.what for b in part if isinstance(b.what, Gathering) and b.what.op == "create"]
+    counted = creations or (_renamed(part, records) if difference is not None else [])
+    names: dict[str, list[int]] = {}
+    known = {id(gathering) for gathering in counted}
+    for wait in part:
+        if isinstance(wait.what, Gathering) and id(wait.what) in known:
+            names.setdefault(wait.what.group.name, []).append(wait.rank)
+    lists = {gathering.group.ranks for gathering in counted}
     if len(names) > 1 and len(lists) < len(names):
         held = ", ".join(f"'#{name[:8]}' on {listed(ranks)}" for name, ranks in sorted(names.items()))
         earlier = f"; {difference.sentence}" if difference is not None else _count_skew(records)
@@ -196,20 +217,9 @@ def _count_skew(records: Records) -> str:
     return "; a local-sync group's name is a hash of its ranks and of a count that each process keeps, and these differ"
 
 
-def _cycle(part: Sequence[Blocked]) -> list[Blocked]:
-    """A cycle of waits: each waits for the next one's rank, the last for the first's."""
-    by_rank = {b.rank: b for b in reversed(part)}
-    for start in sorted(by_rank):
-        path, seen = [start], {start: 0}
-        while True:
-            ahead = [r for r in waits_for(by_rank[path[-1]]) if r in by_rank]
-            if not ahead:
-                break
-            if ahead[0] in seen:
-                return [by_rank[rank] for rank in path[seen[ahead[0]] :]]
-            seen[ahead[0]] = len(path)
-            path.append(ahead[0])
-    return []
+def _any_cycle(part: Sequence[Blocked]) -> list[Blocked]:
+    """The first cycle of waits, if there is one."""
+    return next((found for found in (cycle_from(wait, part) for wait in part) if found), [])
 
 
 def _cycle_sentence(cycle: Sequence[Blocked]) -> str:
@@ -224,11 +234,21 @@ def _absence(head: Blocked, wanted: Iterable[int], records: Records, blocked: Se
     ended = [r for r in wanted if r in records.ranks and records.ranks[r].status != "stuck"]
     never = [r for r in wanted if r not in records.ranks]
     op = head.what.op if isinstance(head.what, Gathering | PeerWait) else head.text
+    unborn = [rank for rank in never if any(rank in fault.ended for fault in records.faults)]
+    if unborn:
+        return f"{listed(unborn)} never started"
     if never:
         return f"{listed(never)} does not exist in this cluster" if len(never) == 1 else f"{listed(never)} do not exist"
     if ended:
+        killed = [r for r in ended if records.ranks[r].status == "killed"]
+        if killed:
+            return f"{listed(killed)} {'was' if len(killed) == 1 else 'were'} killed before entering this {op}"
         verb = "has" if len(ended) == 1 else "have"
-        what = "taking part in this creation" if op == "create" else f"entering this {op}"
+        what = {
+            "create": "taking part in this creation",
+            "send": "a receive that matches",
+            "recv": "a send that matches",
+        }.get(op, f"entering this {op}")
         return f"{listed(ended)} {verb} ended without {what}"
     goal = "this creation" if op == "create" else f"this {op}"
     reasons = [f"{listed(side.ranks)} {side.doing}" for side in grouped("", wanted, records, blocked)]
@@ -246,14 +266,18 @@ def _remedy(head: Blocked, part: Sequence[Blocked], records: Records) -> str:
         return "let all members (in world mode: all ranks) make the same new_group calls in the same order"
     if isinstance(what, Gathering) and what.op == "rendezvous":
         return "let every rank of the group bring as many buffers to a rendezvous, in the same order"
+    if isinstance(what, Gathering) and _renamed(part, records):
+        return "let all ranks make the same new_group calls in the same order, members or not"
+    if isinstance(what, Gathering) and _too_late(head, part):
+        return f"set the key before this {what.op}, or enter it before the wait for the key"
     if isinstance(what, Gathering):
         return "let every rank of the group enter the same collectives in the same order, or none"
-    if _tags_that_differ(part):
+    if _tags_that_differ(head, part):
         return "use one tag on both sides"
     kinds = {wait.kind for wait in part}
     if kinds == {"send"}:
         return "post the receive first on one side, or use isend/irecv or batch_isend_irecv"
-    if kinds == {"recv"} and _cycle(part):
+    if kinds == {"recv"} and cycle_from(head, part):
         return "send before you receive on one side, or use isend/irecv or batch_isend_irecv"
     if isinstance(what, PeerWait):
         return "post the matching send or receive on the other side, on the same group and with the same tag"

@@ -7,8 +7,12 @@ from dataclasses import replace
 from simulator.analysis import contracts, rank_numbers, requests, roles
 from simulator.analysis.deadlock import deadlocks
 from simulator.analysis.early_exits import early_exits
+from simulator.analysis.elastic import aborted, elastic, is_join, unadmitted
 from simulator.analysis.facts import RunFacts, final_blocked, grouped, is_consequence, listed, notes_of
 from simulator.analysis.findings import Certainty, Finding, Level, Side, Verdict
+from simulator.analysis.gpus import refused_ranks, shared_gpus, was_refused
+from simulator.analysis.injected import with_faults
+from simulator.analysis.modes import unlike_modes
 from simulator.analysis.races import races
 from simulator.analysis.stale_keys import stale_keys
 from simulator.analysis.symmetric import symmetric_memory
@@ -25,11 +29,14 @@ def diagnose(records: Records, facts: RunFacts) -> tuple[Finding, ...]:
     explained = [
         *roles.probes(records, facts),
         *crashes(records, facts),
+        *unlike_modes(records),
+        *roles.alone_in_world(records),
         *contracts.missing_calls(records, facts),
         *roles.wrong_ranks(records, facts),
         *rank_numbers.foreign_ranks(records),
         *rank_numbers.lost_gradients(records),
         *symmetric_memory(records),
+        *_wrong_devices(records),
         *exceptions(records),
         *requests.threads_at_once(records),
         *mismatches(records),
@@ -42,6 +49,7 @@ def diagnose(records: Records, facts: RunFacts) -> tuple[Finding, ...]:
         *explained,
         *stalls,
         *crossed,
+        *elastic(records),
         *stale_keys(records),
         *races(records.memory),
         *requests.early_uses(records),
@@ -49,6 +57,8 @@ def diagnose(records: Records, facts: RunFacts) -> tuple[Finding, ...]:
         *_endless(records, facts),
         *early_exits(records),
     ]
+    if records.faults:
+        found = with_faults(found, records, facts)
     return tuple([f for f in found if not f.warning] + [f for f in found if f.warning])
 
 
@@ -66,6 +76,19 @@ def crashes(records: Records, facts: RunFacts) -> list[Finding]:
 
 
 def _crash(record: RankRecord, note: Note | None, records: Records) -> Finding:
+    told = None if note is None else aborted(note)
+    if note is not None and told is not None:
+        side = Side("aborted", (record.rank,), "SIGABRT", note.stack)
+        return Finding(
+            kind=Verdict.CRASH,
+            level=Level.TORCH,
+            certainty=Certainty.CAUSE,
+            title=f"rank {record.rank} aborted: {note.text}",
+            sides=(side, *_stranded(records, {record.rank})),
+            cause=told[0],
+            remedy=told[1],
+            time_s=record.end_s or 0.0,
+        )
     signal = -record.exit_code
     side = Side("crashed", (record.rank,), f"signal {signal}", note.stack if note is not None else record.stack)
     return Finding(
@@ -84,11 +107,15 @@ def _crash(record: RankRecord, note: Note | None, records: Records) -> Finding:
 
 def exceptions(records: Records) -> list[Finding]:
     """Ranks that raised or left with an exit code, unless a time-out or a peer's end explains it."""
-    timed_out = {note.rank for note in _timeouts(records)}
+    timed_out = {
+        note.rank for note in _timeouts(records) if note.kind == "timeout" or _moment_of(note, records) is not None
+    }
     failed = [
         r
         for r in records.ranks.values()
-        if r.status in ("exception", "exit") and not is_consequence(r) and r.rank not in timed_out
+        if r.status in ("exception", "exit")
+        and not (is_consequence(r) or was_refused(r, records))
+        and r.rank not in timed_out
     ]
     alike: dict[tuple[str, object], list[RankRecord]] = {}
     for record in sorted(failed, key=lambda r: (r.end_s or 0.0, r.rank)):
@@ -137,6 +164,12 @@ def _stranded(records: Records, ended: set[int]) -> tuple[Side, ...]:
         replace(side, doing="raised in its turn: connection closed by a peer") if "onnection" in side.doing else side
         for side in grouped("stranded", others, records, blocked)
     )
+
+
+def _wrong_devices(records: Records) -> list[Finding]:
+    """GPUs that ranks of one group share, with what became of the others."""
+    found = shared_gpus(records)
+    return [replace(f, sides=(*f.sides, *_stranded(records, refused_ranks(records)))) for f in found]
 
 
 # -- mismatches --------------------------------------------------------------------------------------------------
@@ -225,7 +258,10 @@ def _backend_on_mismatch(backend: str) -> str:
 def _stalls(records: Records, facts: RunFacts, explained: list[Finding]) -> list[Finding]:
     """Deadlocks: at the end of the run, or at the moment before a time-out struck that a rank did not survive."""
     if facts.end == "QUIESCENT":
-        return [] if _explains(explained) else deadlocks(records, records.final, facts.end_s)
+        if _explains(explained):
+            return []
+        others = [wait for wait in records.final if not is_join(wait)]
+        return [*deadlocks(records, others, facts.end_s), *unadmitted(records, records.final, facts.end_s)]
     if _explains(explained):
         return []
     fatal, harmless = _timeouts(records), notes_of(records, "timeout")
@@ -255,8 +291,8 @@ def _moment_of(note: Note, records: Records) -> tuple[float, tuple[Blocked, ...]
 
 
 def _explains(explained: list[Finding]) -> bool:
-    """A crash, an exception or a mismatch has left the others waiting."""
-    kinds = (Verdict.CRASH, Verdict.EXCEPTION, Verdict.MISMATCH)
+    """A crash, an exception, a refused device or a mismatch has left the others waiting."""
+    kinds = (Verdict.CRASH, Verdict.EXCEPTION, Verdict.MISMATCH, Verdict.WRONG_DEVICE)
     return any(f.kind in kinds and f.level is Level.TORCH and not f.warning for f in explained)
 
 

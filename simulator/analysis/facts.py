@@ -83,7 +83,8 @@ def what_it_does(rank: int, records: Records, blocked: Sequence[Blocked]) -> tup
     """What a rank does instead of what it should."""
     record = records.ranks.get(rank)
     if record is None:
-        return "never existed: no cohort has this rank", ()
+        fault = next((fault.text for fault in records.faults if rank in fault.ended), None)
+        return "never existed: no cohort has this rank" if fault is None else f"never started: [{fault}]", ()
     mine = [b for b in blocked if b.rank == rank]
     if mine:
         return f"waits in {mine[0].text}{reading(mine[0])}", mine[0].stack
@@ -93,6 +94,8 @@ def what_it_does(rank: int, records: Records, blocked: Sequence[Blocked]) -> tup
         return f"finished at {record.end_s or 0:g} s", ()
     if record.status == "exception":
         return f"raised {record.error}", record.stack
+    if record.status == "killed" and record.fault:
+        return f"was killed at {record.end_s or 0:g} s by [{record.fault}]", record.stack
     if record.status == "crash":
         return f"crashed (signal {-record.exit_code})", record.stack
     return f"ended with exit code {record.exit_code}", record.stack

@@ -17,6 +17,7 @@ class Verdict(StrEnum):
     EXCEPTION = "exception"
     MISMATCH = "mismatch"
     WRONG_RANKS = "wrong_ranks"
+    WRONG_DEVICE = "wrong_device"
     UNNEEDED_PROBE = "unneeded_probe"
     RACE = "race"
     LEAK = "leak"

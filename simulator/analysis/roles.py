@@ -11,7 +11,14 @@ from simulator.records import Note, Records
 
 def wrong_ranks(records: Records, facts: RunFacts) -> list[Finding]:
     """Joiners whose groups reach outside their cohort, and groups that silently run alone."""
-    return [*_outside(records, facts), *_alone(records), *_wrong_options(records)]
+    alone = [] if alone_in_world(records) else _alone(notes_of(records, "local_only"))
+    return [*_outside(records, facts), *alone, *_wrong_options(records)]
+
+
+def alone_in_world(records: Records) -> list[Finding]:
+    """The default group of a rank runs alone, which explains whatever it does later."""
+    notes = notes_of(records, "local_only")
+    return _alone(notes) if notes and notes[0].facts["group"].label == "WORLD" else []
 
 
 def _outside(records: Records, facts: RunFacts) -> list[Finding]:
@@ -52,8 +59,7 @@ def _outside_of(notes: Sequence[Note], kind: str, mine: Sequence[int]) -> Findin
     )
 
 
-def _alone(records: Records) -> list[Finding]:
-    notes = notes_of(records, "local_only")
+def _alone(notes: Sequence[Note]) -> list[Finding]:
     if not notes:
         return []
     first = notes[0]

@@ -15,7 +15,8 @@ from __future__ import annotations
 import _thread
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import greenlet
@@ -85,6 +86,9 @@ class Scheduler:
         self._ready: deque[Task] = deque()
         self._deadlines = Deadlines()
         self._names: dict[str, int] = {}
+        self._living = 0
+        self._holders: dict[Any, Task] = {}
+        self._held: list[tuple[Task, int, Any]] = []
         self._idle_steps = 0
         self.progress_count = 0
         self._draining = False
@@ -123,6 +127,7 @@ class Scheduler:
         known = self._names[name] = self._names.get(name, 0) + 1
         task = Task(name, owner, len(self.tasks), carrier, name if known == 1 else f"{name}~{known}")
         self.tasks.append(task)
+        self._living += 1
         return task
 
     def _start_later(self, task: Task, at_s: float) -> None:
@@ -153,6 +158,7 @@ class Scheduler:
         return run
 
     def _leave(self, task: Task) -> None:
+        self._living -= task.alive
         task.alive = False
         self.progress()
         for event in task.joiners:
@@ -259,6 +265,29 @@ class Scheduler:
         if task is not self.current:
             self._make_ready(task, task.token)
 
+    def interrupt(self, task: Task, error: Exception) -> None:
+        """Let a task that waits raise `error` there, once."""
+        if task.alive and task.ending is None:
+            task.ending = error
+            self._make_ready(task, task.token)
+
+    def freeze(self, task: Task) -> None:
+        """A task stops for good where it is, as a process that is killed: nothing of it runs any more.
+
+        A thread stays parked until the real process ends. A greenlet, and any task under `delays` (of which there may
+        be thousands of runs), is unwound once the run is over.
+        """
+        if not task.alive:
+            return
+        self._living -= 1
+        task.alive, task.frozen, task.wait = False, True, None
+        if task.queued:
+            self._ready.remove(task)
+            task.queued = False
+        self.progress()
+        if task is self.current:
+            self._suspend(task)
+
     def release(self, task: Task) -> None:
         """Let a task that waits go on, though what it waits for has not happened."""
         if task.alive and task is not self.current:
@@ -276,7 +305,30 @@ class Scheduler:
             raise self.current.ending
         return self.current
 
+    @contextmanager
+    def alone_in_process(self) -> Iterator[None]:
+        """While this is open, no other task of the current task's owner runs: it holds its interpreter's lock."""
+        task = self.current
+        if task is None or task.owner in self._holders:
+            yield
+            return
+        self._holders[task.owner] = task
+        for other in [t for t in self._ready if t.owner is task.owner and t is not task]:
+            self._ready.remove(other)
+            other.queued = False
+            self._held.append((other, other.token, None))
+        try:
+            yield
+        finally:
+            del self._holders[task.owner]
+            held, self._held = self._held, []
+            for other, token, event in held:
+                self._make_ready(other, token, event)
+
     def _make_ready(self, task: Task, token: int, event: Any = None) -> None:
+        if self._holders and self._holders.get(task.owner, task) is not task:
+            self._held.append((task, token, event))
+            return
         if task.alive and not task.queued and task.token == token:
             task.token += 1
             task.queued = True
@@ -290,7 +342,7 @@ class Scheduler:
         self._hand_on(task, finished=False)
         self._enter(task)
         if task.ending is not None:
-            raise task.ending
+            raise _taken(task)
 
     def _enter(self, task: Task) -> None:
         if self._last is not task:
@@ -374,6 +426,8 @@ class Scheduler:
         return index
 
     def _advance(self) -> bool:
+        if not self._living:
+            return False  # what is still to come concerns nobody
         event_at = self.env.peek()
         deadline_at = self._deadlines.earliest_s()
         if event_at == INFINITY:
@@ -431,7 +485,7 @@ class Scheduler:
         if self._baton_is_out:
             self._take_back()
         for task in self.tasks:
-            if task.alive and not task.abandoned:
+            if (task.alive or self._thaws(task)) and not task.abandoned:
                 task.ending = task.ending or RankEnded("killed")
                 self._await(task)
         for task in self.tasks:
@@ -441,6 +495,9 @@ class Scheduler:
         if self._last is not None:
             self._on_switch(self._last, None)
             self._last = None
+
+    def _thaws(self, task: Task) -> bool:
+        return task.frozen and (self._kind == "greenlet" or self.lag is not None)
 
     def _await(self, task: Task) -> None:
         """Give the baton to `task` and wait until it comes back to the runner."""
@@ -477,6 +534,15 @@ class Scheduler:
         self.spinner = (task, frame)
         task.ending = RankEnded("killed")
         self.stop(End.SPIN)
+
+
+def _taken(task: Task) -> BaseException:
+    """What a task raises where it waits; what does not end it is raised once."""
+    ending = task.ending
+    assert ending is not None
+    if not isinstance(ending, RankEnded):
+        task.ending = None
+    return ending
 
 
 def _captured(stack: Stack | Callable[[], Stack], wanted: bool) -> Stack:

@@ -29,7 +29,7 @@ class Frame(NamedTuple):
         return f"{shorten(self.file)}:{self.line}"
 
 
-OWN_PACKAGES = ("engine", "torch_world", "analysis", "report", "exploration", "triton_world")
+OWN_PACKAGES = ("engine", "torch_world", "analysis", "report", "exploration", "triton_world", "faults")
 """Packages of the simulator that are never user code; its scenarios are."""
 
 Stack = tuple[Frame, ...]

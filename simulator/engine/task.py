@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import simpy
 
 from simulator.engine.carrier import Carrier
-from simulator.engine.errors import RankEnded, require
+from simulator.engine.errors import require
 from simulator.engine.site import Stack
 
 INFINITY = float("inf")
@@ -84,6 +84,8 @@ class Task:
     Attributes:
         label: its name, made unique where a second process has the first one's (`r3`, `r3~2`).
         operations: how many operations it has announced.
+        ending: what it raises where it waits: the end of its rank, or an exception that a fault puts there.
+        frozen: its process was killed: it never goes on.
     """
 
     name: str
@@ -93,7 +95,7 @@ class Task:
     label: str
     wait: Wait | None = None
     alive: bool = True
-    ending: RankEnded | None = None
+    ending: BaseException | None = None
     token: int = 0
     timed_out: bool = False
     polls: int = 0
@@ -102,6 +104,7 @@ class Task:
     thread_id: int = 0
     queued: bool = False
     abandoned: bool = False
+    frozen: bool = False
     daemon: bool = True
     operations: int = 0
     joiners: list[simpy.Event] = field(default_factory=list)

@@ -48,6 +48,10 @@ class Trace:
         """Append one event."""
         self.append((time_s, rank, kind, detail))
 
+    def kinds_from(self, start: int) -> list[str]:
+        """The kinds of the events from the `start`th on."""
+        return [event[2] for event in self._events[start:]]
+
     def seal(self) -> None:
         """Drop whatever comes later: the run is over and stuck ranks are being unwound."""
         self._events = list(self._events)

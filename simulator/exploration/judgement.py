@@ -10,7 +10,7 @@ from simulator.engine.operations import Operation
 from simulator.exploration.recipes import Given
 from simulator.exploration.schedule import Delay, Schedule
 from simulator.exploration.shrinking import Shrinker
-from simulator.exploration.swap import Swap, swapped
+from simulator.exploration.swap import Swap, contested_receive, swapped
 from simulator.exploration.trial import Runner, Trial
 from simulator.exploration.values import Leaves, differing
 from simulator.exploration.wording import noun, rank_of, who
@@ -102,6 +102,9 @@ class Judge:
         swap = None
         if usual.lag is not None and other.lag is not None:
             swap = swapped(usual.lag.log.entries, other.lag.log.entries, delays[-1].key if delays else None)
+        taker = None
+        if swap is not None and other.lag is not None:
+            taker = contested_receive(other.lag.log.entries, swap.first)
         delayed = other.lag.fallen if other.lag is not None else []
         in_order, otherwise = self._ends(contrast)
         certain = self._trials[0].ok != contrast.trial.ok
@@ -109,11 +112,13 @@ class Judge:
             kind=Verdict.RACE,
             level=Level.TORCH,
             certainty=Certainty.CAUSE if certain else Certainty.SUSPECT,
-            title=_title(swap, delayed),
-            sides=(*_sides(swap), *map(_late, delayed)),
+            title=_title(swap, delayed, taker),
+            sides=(*_takes(taker), *_sides(swap), *map(_late, delayed)),
             cause=f"in order the run ends with {in_order}; with the delay, with {otherwise} "
             f"({contrast.times} of {len(self._trials)} schedules)",
-            remedy=_remedy(swap if self._trials[0].ok or swap is None else Swap(swap.then, swap.first), certain),
+            remedy=_receiver_remedy()
+            if taker is not None
+            else _remedy(swap if self._trials[0].ok or swap is None else Swap(swap.then, swap.first), certain),
         )
 
     def _ends(self, contrast: Contrast) -> tuple[str, str]:
@@ -130,7 +135,9 @@ def _end(trial: Trial) -> str:
     return f"{trial.verdict} ({trial.title})" if trial.title else trial.verdict
 
 
-def _title(swap: Swap | None, delayed: Sequence[Operation]) -> str:
+def _title(swap: Swap | None, delayed: Sequence[Operation], taker: Operation | None) -> str:
+    if swap is not None and taker is not None:
+        return f"the outcome depends on which message {_deed(taker)} takes: {_deed(swap.first)} or {_deed(swap.then)}"
     if swap is not None:
         return f"the outcome depends on whether {_deed(swap.first)} comes before {_deed(swap.then)}"
     names = " and ".join(f"{who(operation.task)} is slow before its {noun(operation)}" for operation in delayed)
@@ -153,8 +160,21 @@ def _sides(swap: Swap | None) -> tuple[Side, ...]:
     )
 
 
+def _takes(taker: Operation | None) -> tuple[Side, ...]:
+    if taker is None:
+        return ()
+    return (Side("takes", (rank_of(taker.task),), noun(taker), taker.stack),)
+
+
 def _late(operation: Operation) -> Side:
     return Side("delayed", (rank_of(operation.task),), f"before its {noun(operation)}", operation.stack)
+
+
+def _receiver_remedy() -> str:
+    return (
+        "receive from each rank by its number (src=), or put what comes where the number that recv returns says; a "
+        "sleep orders nothing"
+    )
 
 
 def _remedy(bad: Swap | None, certain: bool) -> str:

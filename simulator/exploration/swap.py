@@ -50,3 +50,29 @@ def _done(entries: Entries) -> list[Operation]:
 def _conflict(shape: Shape, first: Operation, second: Operation) -> bool:
     theirs = {access.target: access for access in shape.accesses(first)}
     return any(a.target in theirs and theirs[a.target].conflicts(a.mode) for a in shape.accesses(second))
+
+
+def contested_receive(entries: Entries, sent: Operation) -> Operation | None:
+    """The receive from any source that takes `sent` in this run, or one like it; None if `sent` is no such message.
+
+    Messages with a sender of their own to receive them are not counted. The log does not say which receive took which
+    message, so the nth message is given to the nth receive.
+    """
+    if sent.target[0] != "message":
+        return None
+    _, group, receiver, _, tag = sent.target
+    named, open_ones, before = set[object](), list[Operation](), 0
+    for operation in (entry for entry in entries if isinstance(entry, Operation)):
+        kind, *rest = operation.target
+        if kind == "receive" and (rest[0], rest[1], rest[3]) == (group, receiver, tag):
+            if rest[2] == -1:
+                open_ones.append(operation)
+            else:
+                named.add(rest[2])
+    for operation in _done(entries):
+        if operation[:2] == sent[:2]:
+            break
+        kind, *rest = operation.target
+        if kind == "message" and (rest[0], rest[1], rest[3]) == (group, receiver, tag):
+            before += rest[2] not in named
+    return open_ones[min(before, len(open_ones) - 1)] if open_ones else None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from simulator.analysis.facts import listed
 from simulator.analysis.findings import Finding, Side
+from simulator.report.faults import render_faults
 
 if TYPE_CHECKING:
     from simulator.outcome import Outcome
@@ -25,6 +26,8 @@ def render(outcome: Outcome) -> str:
     head = f"hangcheck: {outcome.verdict} ({_count(len(bad), 'finding')}{told}, {_count(len(outcome.ranks), 'rank')}"
     head += f", seed {outcome.seed}, {outcome.virtual_s:g} s of virtual time)"
     blocks = [head]
+    if outcome.faults:
+        blocks.append(render_faults(outcome.faults, outcome.faults_end_s))
     shown = [*bad, *warnings][:_MOST]
     blocks += [render_finding(finding) for finding in shown]
     left = len(outcome.findings) - len(shown)

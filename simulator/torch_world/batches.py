@@ -36,4 +36,4 @@ def _coalescing_group(ops: Any) -> Any:
     if not (isinstance(ops, list) and ops and isinstance(ops[0], c10d.P2POp)):
         return None
     group: Any = ops[0].group or c10d._get_default_group()
-    return group if group.supports_coalescing else None
+    return group if group.half_for([ops[0].tensor]).supports_coalescing else None

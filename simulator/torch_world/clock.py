@@ -31,7 +31,9 @@ def install_clock(patches: Patches, sim: Simulation) -> None:
         if sim.scheduler.lag is not None and sim.sites.is_user(sys._getframe(3).f_code):
             sim.announce("clock", ("clock", context.rank), writes=False)
         context.clock_skew_s += sim.clock_tick_s
-        return float(sim.scheduler.env.now + context.clock_skew_s) + offset_s
+        now_s = sim.scheduler.env.now
+        ahead_s = 0.0 if sim.faults is None else sim.faults.clock_s(context.rank, now_s)
+        return float(now_s + context.clock_skew_s) + ahead_s + offset_s
 
     def read(offset_s: float) -> Any:
         return lambda context, real: now(context, offset_s)
@@ -78,4 +80,6 @@ def _sleep(sim: Simulation, seconds: Any) -> None:
         raise ValueError("sleep length must be non-negative")
     if duration > threading.TIMEOUT_MAX:
         raise OverflowError("timestamp too large to convert to C _PyTime_t")
+    if sim.faults is not None and (context := sim.here()) is not None:
+        duration = sim.faults.real_s(context.rank, duration)
     sim.scheduler.sleep(duration, Wait("sleep", f"time.sleep({seconds:g})", sim.sites.capture(2)))

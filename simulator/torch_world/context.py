@@ -6,10 +6,11 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
-from types import ModuleType
 from typing import Any
 
 from torch.distributed import distributed_c10d as c10d
+
+from simulator.torch_world.modules import OwnModules
 
 EPOCH_S = 1_767_225_600.0
 """Virtual time 0 as time.time() shows it: 2026-01-01T00:00:00Z."""
@@ -117,7 +118,7 @@ class RankContext:
         registered_on: for each task (by number), the names that torch's registry of its thread has.
         groups: the process groups that the rank has made.
         woken_by_threads: (task, event) of selectors; the event triggers once another thread of the rank has run.
-        modules: its own instances of isolated modules, while another rank has the baton.
+        modules: its own instances of isolated modules, and what goes with them, while another rank has the baton.
         pending: the `new_group` call under way; `call` is the record that each call of the rank fills in anew.
         world_record: its default group, with where its calls are noted.
         process: what it has changed about its process.
@@ -128,6 +129,7 @@ class RankContext:
         symmetric: its symmetric memory, once it has any; `watch` sees its torch operations on it.
         in_flight: its asynchronous calls, once there is one.
         unheard: calls of its device that its current stream waits for.
+        gpus: the simulated GPUs that it sees, if the cluster has an accelerator.
     """
 
     rank: int
@@ -143,7 +145,7 @@ class RankContext:
     registered: dict[str, Any] = field(default_factory=dict)
     registered_on: dict[int, dict[str, None]] = field(default_factory=dict)
     groups: list[Any] = field(default_factory=list)
-    modules: dict[str, ModuleType] = field(default_factory=dict)
+    modules: OwnModules = field(default_factory=OwnModules)
     woken_by_threads: list[Any] = field(default_factory=list)
     pending: Any = None
     call: Any = None
@@ -162,6 +164,7 @@ class RankContext:
     ended: bool = False
     clock_skew_s: float = 0.0
     device: Any = None
+    gpus: Any = None
 
     def generator(self) -> random.Random:
         """The rank's own generator behind the functions of the module `random`."""

@@ -33,7 +33,7 @@ class _DirectReads(TorchFunctionMode):
         self._calls = calls
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in _DIRECT_READS and self._calls.flights and type(args[0]) is torch.Tensor:
+        if getattr(func, "stands_for", func) in _DIRECT_READS and self._calls.flights and type(args[0]) is torch.Tensor:
             self._calls.touch(args[0], written=False)
         return func(*args, **(kwargs or {}))
 

@@ -112,8 +112,11 @@ def _watch_names(patches: Patches, sim: Simulation) -> None:
             _check_cohort(sim, context, call)
         if use_hashed_name:
             call.read(frame, ranks)
+            _note_mode(sim, context, call, local=True)
             sim.trace.add(sim.scheduler.env.now, context.rank, "new_group", call.desc, call.ranks, "local")
             return name
+        if context.joins:
+            _note_mode(sim, context, call.read(frame, ranks), local=False)
         default: Any = context.world.default_pg
         kept: Any = context.world_record
         if kept is None or kept[0] is not default or kept[1] != default.size():
@@ -132,6 +135,12 @@ def _watch_names(patches: Patches, sim: Simulation) -> None:
         return name
 
     patches.set(c10d, "_process_group_name", _process_group_name)
+
+
+def _note_mode(sim: Simulation, context: RankContext, call: PendingGroup, *, local: bool) -> None:
+    if call.desc and call.ranks is not None and context.rank in call.ranks:
+        calls = sim.records.modes.setdefault((call.desc, call.ranks), {})
+        calls[context.rank, context.cohort] = (local, call.stack)
 
 
 def _new_slot(slots: list[GroupSlot], call: PendingGroup) -> GroupSlot:

@@ -36,6 +36,7 @@ from simulator.torch_world.simulation import Simulation
 from simulator.torch_world.store import Servers, store_classes
 from simulator.torch_world.symmetric_memory import install_symmetric_memory
 from simulator.torch_world.threads import install_threads
+from simulator.torch_world.zeromq import ZmqHooks
 from simulator.triton_world.install import TritonHooks
 
 NCCL_TIMEOUT = timedelta(minutes=10)
@@ -50,7 +51,7 @@ def installed(sim: Simulation, servers: Servers) -> Iterator[None]:
     """
     _keep_device_guard()
     import_module("torch.distributed.nn.functional")  # its default arguments are WORLD as it is at the import
-    patches, triton = Patches(), TritonHooks(sim)
+    patches, triton, zmq = Patches(), TritonHooks(sim), ZmqHooks(sim)
     restore_plugins = _plugin_state()
     outer_world = c10d._world
     on_collection = gc.callbacks[:]
@@ -76,8 +77,10 @@ def installed(sim: Simulation, servers: Servers) -> Iterator[None]:
         sim.at_begin.append(_plugin_state())
         _isolate_threads(True)
         triton.start()
+        zmq.start()
         yield
     finally:
+        zmq.stop()
         triton.stop()
         _isolate_threads(False)
         patches.undo()
@@ -135,19 +138,36 @@ def _backend_class(
             room = meet(sim, store, view, wait_s=limit.total_seconds() if waits else None)
             SimProcessGroup.__init__(self, sim, model, room.comm, rank, store, limit)
             self.options.split_from = sources.pop(sim.must_be_here("a process group"), None)
-            self.bound_device_id = _bound_device()
-            sim.must_be_here("a process group").groups.append(self)
+            frame = _helper_frame()
+            self.bound_device_id = None if frame is None else frame.f_locals.get("device_id")
+            context = sim.must_be_here("a process group")
+            context.groups.append(self)
+            if frame is not None and context.gpus is not None:
+                self.gpu_half = _gpu_half(self, frame)
 
     Group.Options = Options
     return Group
 
 
-def _bound_device() -> torch.device | None:
-    """The `device_id` of the torch function that makes the group: it sets it on a group that ours replaces."""
+def _helper_frame() -> FrameType | None:
+    """That of the torch function which makes the group and sets attributes on one that ours replaces."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None and frame.f_code.co_name != "_new_process_group_helper":
         frame = frame.f_back if frame.f_globals is vars(c10d) else None
-    return None if frame is None else frame.f_locals.get("device_id")
+    return frame
+
+
+def _gpu_half(group: SimProcessGroup, frame: FrameType) -> SimProcessGroup | None:
+    """Of `cpu:gloo,cuda:nccl` torch makes the first backend, which stands for the group; this is the other one."""
+    known = frame.f_locals
+    backends = known["backend_config"].get_device_backend_map()
+    if str(backends.get("cuda")) != "nccl" or str(backends.get("cpu")) != "gloo" or group.model is not GLOO:
+        return None
+    store = c10d.PrefixStore("cuda/", known["prefix_store"])
+    kind: Any = c10d.ProcessGroupNCCL
+    half: SimProcessGroup = kind(store, group.rank(), group.size(), timeout=known["timeout"])
+    half.bound_device_id = group.bound_device_id
+    return half
 
 
 def _watch_split_sources(patches: Patches, sim: Simulation) -> dict[RankContext, Any]:

@@ -18,11 +18,14 @@ class KeyTable:
         hidden: counters of the store itself, which `num_keys` counts and no other call can reach.
         barriers: key to the number of times that a server's barrier was released.
         alive: the process that keeps the keys is there.
+        is_served: its users are clients of a server, on the node `node` if that is simulated.
         meetings: prefix to the process groups that are made under it.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, is_served: bool = False, node: int | None = None) -> None:
         self.name = name
+        self.is_served = is_served
+        self.node = node
         self.data: dict[str, bytes] = {}
         self.queues: dict[str, deque[bytes]] = {}
         self.hidden: dict[str, int] = {}

@@ -96,7 +96,14 @@ class Membership(Protocol):
 
 
 class Host(Protocol):
-    """What the simulator provides; every method runs on the calling rank."""
+    """What the simulator provides; every method runs on the calling rank.
+
+    Attributes:
+        ranks_max: ranks that a deployment can have; 64 in the real module.
+    """
+
+    @property
+    def ranks_max(self) -> int: ...
 
     def create(self, request: CreationRequest, settings: Settings, device: str) -> ProcessGroup:
         """Make the group that torch asks for. `settings` are checked and complete, `device` is `cpu` or `cuda`."""
@@ -198,20 +205,22 @@ class MooncakeBackendOptions:
         raise TypeError("cannot pickle 'mooncake.pg.MooncakeBackendOptions' object")
 
 
-def creation_settings(options: MooncakeBackendOptions | None, request: CreationRequest) -> Settings:
+def creation_settings(
+    options: MooncakeBackendOptions | None, request: CreationRequest, ranks_max: int = RANKS_MAX
+) -> Settings:
     """Complete settings of a group, checked as the real backend does at creation, in its order and words.
 
     Raises: RuntimeError.
     """
     given = options._settings if options is not None else _settings_of_environment()
     limit = given.max_group_size if given.max_group_size > 0 else request.group_size
-    _require(request.group_size <= limit <= RANKS_MAX, f"max_group_size must be in [group_size, {RANKS_MAX}]")
+    _require(request.group_size <= limit <= ranks_max, f"max_group_size must be in [group_size, {ranks_max}]")
     if (mask := given.active_ranks) is not None:
         _require(mask.dtype == torch.int32, "active_ranks must have dtype int32")
         _require(mask.is_contiguous(), "active_ranks must be contiguous")
         _require(mask.numel() >= limit, "active_ranks is smaller than max_group_size")
         _require(mask.device.type in ("cpu", "cuda"), "active_ranks must be on a CPU or supported GPU device")
-    known = all(0 <= rank < RANKS_MAX for rank in request.global_ranks_in_group)
+    known = all(0 <= rank < ranks_max for rank in request.global_ranks_in_group)
     _require(known, "global rank is outside the supported range")
     consistent = given.auto_deactivate_on_failure or not given.auto_sync_on_failure
     _require(consistent, "auto_sync_on_failure requires auto_deactivate_on_failure=true")
@@ -236,7 +245,7 @@ def _functions(host: Host) -> dict[str, Callable[..., Any]]:
     def create(request: object, options: object, device: str) -> ProcessGroup:
         wanted = _a(CreationRequest, request)
         given = None if options is None else _a(MooncakeBackendOptions, options)
-        return host.create(wanted, creation_settings(given, wanted), device)
+        return host.create(wanted, creation_settings(given, wanted, host.ranks_max), device)
 
     def of(function: str, group: object) -> Membership:
         member = None if group is None else host.membership(_a(ProcessGroup, group))

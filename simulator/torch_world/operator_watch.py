@@ -43,7 +43,7 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         entered = []
         while torch._C._len_torch_dispatch_stack():
             entered.append(torch._C._pop_torch_dispatch_stack(None))
-        below = [mode for mode in entered if self.above_other_watches and _is_ours(mode)]
+        below = [mode for mode in entered if self.above_other_watches and is_ours(mode)]
         above = [mode for mode in entered if mode not in below]
         for mode in (*reversed(below), self, *reversed(above)):
             torch._C._push_on_torch_dispatch_stack(mode)
@@ -72,5 +72,6 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 yield operand, tensor
 
 
-def _is_ours(mode: Any) -> bool:
+def is_ours(mode: Any) -> bool:
+    """Whether a mode is one of the simulator's."""
     return type(mode).__module__.startswith("simulator.")

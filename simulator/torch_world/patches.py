@@ -20,7 +20,7 @@ class Patches:
     """Remembers what it replaced. `undo` restores everything, also after an error in between."""
 
     def __init__(self) -> None:
-        self._saved: list[tuple[Any, str, Any]] = []
+        self._saved: list[tuple[Any, Any, Any]] = []
         self._replaced: list[tuple[Any, Any]] = []
 
     def set(self, target: Any, name: str, value: Any) -> None:
@@ -36,6 +36,11 @@ class Patches:
         self._saved.append((None, name, sys.modules.get(name, _ABSENT)))
         sys.modules[name] = module
 
+    def set_item(self, table: dict[Any, Any], key: Any, value: Any) -> None:
+        """Like `table[key] = value`."""
+        self._saved.append((table, key, table.get(key, _ABSENT)))
+        table[key] = value
+
     def follow_imports(self) -> None:
         """Replace in all modules what they took over from a module that was patched."""
         _exchange({id(old): new for old, new in self._replaced})
@@ -44,11 +49,12 @@ class Patches:
         """Put everything back, also where a module that was imported meanwhile took a replacement over."""
         while self._saved:
             target, name, value = self._saved.pop()
-            if target is None:
+            table = sys.modules if target is None else target
+            if isinstance(table, dict):
                 if value is _ABSENT:
-                    sys.modules.pop(name, None)
+                    table.pop(name, None)
                 else:
-                    sys.modules[name] = value
+                    table[name] = value
             elif value is _ABSENT:
                 delattr(target, name)
             else:

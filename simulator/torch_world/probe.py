@@ -4,6 +4,9 @@ Two of the frameworks ask `in_the_same_node_as` whether ranks share a host: shar
 all_reduce on the CPU group. On a deployment of one node the answer is known, and on a single-node Mooncake EP set-up
 the all_reduce ended the process with SIGSEGV. The cause lies in native code that is not simulated, so the crash is a
 model: it strikes where the report says, whatever would really happen with another version.
+
+A queue over shared memory has to know who shares its node, and SGLang and vLLM make such queues at each start, on
+Mooncake too: a probe below one of `NEEDED_BY` is neither reported nor crashed.
 """
 
 from __future__ import annotations
@@ -13,6 +16,8 @@ from simulator.engine.site import Stack
 from simulator.torch_world.simulation import Simulation
 
 PROBES = ("in_the_same_node_as",)
+NEEDED_BY = ("create_from_process_group", "create_from_process_group_single_reader", "dispatch_custom_allreduce")
+"""Functions that go on to share memory with whom the probe finds."""
 CRASHES_IN = "all_reduce"
 SIGSEGV = 11
 
@@ -37,7 +42,8 @@ class ProbeWatch:
             return
         for depth, frame in enumerate(stack):
             if frame.function.rsplit(".", 1)[-1] in self._probes:
-                self._on_probe(op, stack[depth:])
+                if not any(above.function.rsplit(".", 1)[-1] in NEEDED_BY for above in stack[depth:]):
+                    self._on_probe(op, stack[depth:])
                 return
 
     def _on_probe(self, op: str, stack: Stack) -> None:

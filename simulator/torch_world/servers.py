@@ -92,7 +92,7 @@ class Servers:
                 raise dist.DistNetworkError(_IN_USE.format(port=port))
             present.holders += 1
             return present, port
-        server = self._servers[place] = Server(KeyTable(f"TCPStore at {host}:{port}"), context.rank, shared)
+        server = self._servers[place] = Server(self._table(host, port, place), context.rank, shared)
         for event in self._arrivals.pop(place, ()):
             event.succeed(server)
         return server, port
@@ -104,6 +104,11 @@ class Servers:
             DistNetworkError: nobody did in time.
         """
         place = self._place(host, port)
+        if self._sim.faults is not None:
+            node = next((node.number for node in self._sim.nodes if node.host == place[0]), None)
+            name, limit_s = f"TCPStore at {host}:{port}", timeout.total_seconds()
+            if not self._sim.faults.requests.connect(name, node, limit_s):
+                raise _unreachable(host, port, timeout)
         server = self._servers.get(place)
         if server is None or not server.table.alive:
             server = self._wait_server(place, host, port, timeout)
@@ -118,16 +123,24 @@ class Servers:
         wait = Wait("store", f"connect to the TCPStore at {host}:{port}", self._sim.sites.capture(2), what)
         if not self._sim.wait(event, wait, timeout.total_seconds()):
             waiting.remove(event)
-            raise dist.DistNetworkError(
-                f"The client socket has timed out after {millis(timeout)}ms "
-                f"while trying to connect to ({host}, {port})."
-            )
+            raise _unreachable(host, port, timeout)
         return cast(Server, event.value)
 
     def provide(self, host: str, port: int) -> KeyTable:
         """A server that no rank owns: a launcher's agent store."""
-        table = KeyTable(f"TCPStore at {host}:{port}")
-        return self._servers.setdefault(self._place(host, port), Server(table, -1, False)).table
+        place = self._place(host, port)
+        return self._servers.setdefault(place, Server(self._table(host, port, place), -1, False)).table
+
+    def _table(self, host: str, port: int, place: Place) -> KeyTable:
+        node = next((node.number for node in self._sim.nodes if node.host == place[0]), None)
+        return KeyTable(f"TCPStore at {host}:{port}", is_served=True, node=node)
+
+    def end_all(self) -> int:
+        """All servers are gone; how many."""
+        alive = [server for server in self._servers.values() if server.table.alive]
+        for server in alive:
+            server.table.die()
+        return len(alive)
 
     def release(self, server: Server) -> None:
         """A master object is gone; the last one takes the server with it."""
@@ -166,3 +179,9 @@ class Servers:
             del self._files[place]
             if os.path.exists(place):
                 os.remove(place)
+
+
+def _unreachable(host: str, port: int, timeout: timedelta) -> Exception:
+    return dist.DistNetworkError(
+        f"The client socket has timed out after {millis(timeout)}ms while trying to connect to ({host}, {port})."
+    )

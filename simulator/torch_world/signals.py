@@ -18,6 +18,7 @@ from simulator.torch_world.per_rank import per_rank
 from simulator.torch_world.simulation import Simulation
 
 SIGABRT = int(signal.SIGABRT)
+SIGKILL = int(signal.SIGKILL)
 _NO_HARM = frozenset(
     (0, signal.SIGCHLD, signal.SIGCONT, signal.SIGURG, signal.SIGWINCH, signal.SIGSTOP, signal.SIGTSTP)
 )

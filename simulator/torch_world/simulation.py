@@ -12,6 +12,7 @@ from simulator.engine.operations import After, Target
 from simulator.engine.scheduler import Scheduler, Task, Wait
 from simulator.engine.site import SiteRecorder, Stack
 from simulator.engine.trace import Trace
+from simulator.faults.faults import Faults
 from simulator.memory_records import MemoryLog
 from simulator.records import Gathering, Note, Records
 from simulator.torch_world.context import Node, RankContext
@@ -27,15 +28,19 @@ class Simulation:
         run: number of the run, from 1; what an earlier one left behind can be told by it.
         clock_tick_s: what a look at the clock costs, in virtual seconds of the rank that looks.
         at_begin: called at each `begin`, by those who keep something for the time of a run.
+        at_rank_end: called with a process that has ended, and why if it ended badly.
         at_release: called when a run is over, by those who hold memory that its ranks shared.
         numbers: of what has to be told apart within a run and has no name.
         pump: starts what the ranks' devices do.
+        mooncake_ranks_max: how many ranks a deployment of Mooncake can have.
         multicast: the nodes' devices can write to all of them at once.
+        faults: those that are put into the run, if any are.
     """
 
     def __init__(self) -> None:
         self.sites = SiteRecorder()
         self.at_begin: list[Callable[[], None]] = []
+        self.at_rank_end: list[Callable[[RankContext, str], None]] = []
         self.at_release: list[Callable[[], None]] = []
         self.run = 0
         self.begin(Scheduler(), ())
@@ -52,6 +57,8 @@ class Simulation:
         self.has_joiners = False
         self.clock_tick_s = 0.0
         self.multicast = True
+        self.mooncake_ranks_max = 64
+        self.faults: Faults | None = None
         self.numbers = count()
         self.pump = Pump()
         self.probe_watch: Callable[[str, Stack], None] | None = None

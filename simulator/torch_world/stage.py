@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from simulator.engine.watchdog import Beside
 from simulator.torch_world.affinity import on_one_cpu
 from simulator.torch_world.alone import only_simulation
+from simulator.torch_world.gpu_install import GpuStage
 from simulator.torch_world.install import installed
 from simulator.torch_world.simulation import Simulation
 from simulator.torch_world.store import Servers
@@ -24,11 +25,12 @@ ONE_CPU_FROM = 256
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What `open_stage` gives: a simulation to begin runs on, its stores, and who watches greenlets."""
+    """What `open_stage` gives: a simulation to begin runs on, its stores, its GPUs, and who watches greenlets."""
 
     sim: Simulation
     servers: Servers
     beside: Beside
+    gpus: GpuStage
 
 
 @contextmanager
@@ -44,13 +46,14 @@ def open_stage(ranks: int, *, many_runs: bool = False) -> Iterator[Stage]:
         UsageError: a stage is open in this process already.
     """
     sim = Simulation()
-    stage = Stage(sim, Servers(sim), Beside())
+    stage = Stage(sim, Servers(sim), Beside(), GpuStage(sim))
     with only_simulation(), on_one_cpu(many_runs or ranks >= ONE_CPU_FROM), installed(sim, stage.servers):
         try:
             with _frozen_heap() if many_runs else nullcontext():
                 yield stage
         finally:
             stage.beside.close()
+            stage.gpus.close()
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as _c
 
 from simulator.engine.scheduler import Wait
+from simulator.faults.requests import UNANSWERED
 from simulator.records import KeyWait
 from simulator.torch_world.host_order import hear, tell
 from simulator.torch_world.key_table import KeyTable
@@ -19,6 +20,7 @@ from simulator.torch_world.servers import millis
 from simulator.torch_world.simulation import Simulation
 
 DEFAULT_TIMEOUT = timedelta(seconds=300)
+INFINITY = float("inf")
 CLOSED = "Failed to recv, got 0 bytes. Connection was likely closed. Did the remote server shutdown or crash?"
 _NUMBER = re.compile(rb"\s*[+-]?\d+")
 
@@ -68,6 +70,7 @@ class StoreBase(_c.Store):
 
     _extended = True
     _endless_at_zero = True
+    _late_s = 0.0
 
     def __init__(self, sim: Simulation, table: KeyTable, timeout: timedelta) -> None:
         super().__init__()
@@ -133,6 +136,7 @@ class StoreBase(_c.Store):
         return self.table.data.pop(key, None) is not None
 
     def num_keys(self) -> int:
+        self._request("num_keys", ())
         self._sim.announce("num_keys", ("keys", self.table.name), writes=False)
         self._send()
         count = len(self.table.data) + len(self.table.hidden)
@@ -193,6 +197,7 @@ class StoreBase(_c.Store):
         return queues[key].popleft()
 
     def list_keys(self) -> list[str]:
+        self._request("list_keys", ())
         self._sim.announce("list_keys", ("keys", self.table.name), writes=False)
         self._send()
         self._looked("store.list_keys()", found=True)
@@ -226,9 +231,34 @@ class StoreBase(_c.Store):
         self.table.put(key, value)
         self._sim.scheduler.progress()
 
+    def _write_late(self, key: str, value: bytes) -> None:
+        """A fault holds the request up, and the client goes on."""
+        late_s, self._late_s = self._late_s, 0.0
+        tell(self._sim, self._token(key))
+        if late_s == INFINITY:
+            return
+        arrival = self._sim.scheduler.env.timeout(late_s)
+        arrival.callbacks.append(lambda _: self.table.put(key, value))
+        arrival.callbacks.append(lambda _: self._sim.scheduler.progress())
+
     def _announce(self, verb: str, *keys: str, writes: bool = False) -> None:
+        self._request(verb, keys)
         for key in keys:
             self._sim.announce(verb, ("key", self.table.name, key), writes=writes)
+
+    def _request(self, verb: str, keys: Sequence[str]) -> float:
+        """Faults may hold a request up; for how many virtual seconds (of a `set`: for how many more)."""
+        faults = self._sim.faults
+        if faults is None or not self.table.is_served:
+            return 0.0
+        late_s = faults.requests.send(verb, keys, self.table.name, self.table.node)
+        self._late_s = late_s if verb in UNANSWERED else 0.0
+        return late_s
+
+    def _answer(self, verb: str, keys: Sequence[str]) -> None:
+        """What the client has waited for, or a time-out, has to be answered."""
+        if self._sim.faults is not None and self.table.is_served:
+            self._sim.faults.requests.answer(verb, keys, self.table.name, self.table.node)
 
     def _set(self, op: str, key: str, value: bytes) -> None:
         self._announce(op, key, writes=True)
@@ -236,7 +266,7 @@ class StoreBase(_c.Store):
 
     def _put(self, op: str, key: str, value: bytes) -> None:
         if self._send(answered=False):
-            self._write(key, value)
+            self._write_late(key, value) if self._late_s and op in UNANSWERED else self._write(key, value)
             self._sim.log("store_set", key)
             self._looked(f"store.{op}({key!r})", found=True)
 
@@ -273,20 +303,29 @@ class StoreBase(_c.Store):
         explicit: bool = False,
         present: Callable[[str], bool] | None = None,
     ) -> None:
-        self._announce(op.partition(",")[0], *keys, writes=op == "queue_pop")
+        verb, endless = op.partition(",")[0], self._endless_at_zero and not timeout
+        patience_s = self._patience_s(timeout, op)
+        late_s = self._request(verb, keys)
+        for key in keys:
+            self._sim.announce(verb, ("key", self.table.name, key), writes=op == "queue_pop")
+        if late_s > patience_s and not endless:
+            raise self._timed_out(op, keys, keys, timeout)
         self._send()
         here = present or self.table.has
-        endless = self._endless_at_zero and not timeout
-        deadline = self._sim.scheduler.env.now + self._patience_s(timeout, op)
+        deadline, waited = self._sim.scheduler.env.now + patience_s - late_s, False
         for key in keys:
             while not here(key):
+                waited = True
                 left = None if endless else deadline - self._sim.scheduler.env.now
                 missing = tuple(key for key in keys if not here(key))
                 if (left is not None and left < 0) or not self._wait_once(missing, left, op, explicit):
+                    self._answer(verb, keys)
                     self._sim.note("store_timeout", f"store.{op}({_shown(keys)}) timed out")
                     raise self._timed_out(op, keys, missing, timeout)
                 if not self.table.alive and not here(key):
                     raise dist.DistNetworkError(CLOSED)
+        if waited:
+            self._answer(verb, keys)
         self._heard_of(keys)
 
     def _heard_of(self, keys: Sequence[str]) -> None:

@@ -60,6 +60,11 @@ class Switching:
         self._outside["cwd"] = os.getcwd()
         self._settings = [(put, get()) for get, put in _SETTINGS]
 
+    @property
+    def modules(self) -> ModuleIsolation:
+        """Which modules each rank has of its own."""
+        return self._modules
+
     def _read(self, into: dict[str, Any]) -> dict[str, Any]:
         into["slots"] = [names.get(name) for names, name in _SLOTS]
         into["torch_rng"] = self._generator.get_state()
@@ -83,6 +88,8 @@ class Switching:
         if self._shared_thread:
             self._share_thread(before, after)
         elif new is not None and after is not None:
+            if after.gpus is not None:
+                after.gpus.attend(new.number)
             if after.watch is not None:
                 after.watch.attend(new.number)
             if after.in_flight is not None:

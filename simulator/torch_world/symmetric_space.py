@@ -155,6 +155,9 @@ def _new(
     owner = f"{mark} of rank {context.rank}"
     buffer = sim.memory.add(context.rank, "buffer", _bare(_aligned(nbytes, _UNWRITTEN)), f"buffer{owner}", stack)
     pad_block = sim.memory.add(context.rank, "pad", _bare(pad), f"signal pad{owner}", stack)
+    if context.gpus is not None:
+        for block in (buffer, pad_block):
+            context.gpus.share(block.keep)
     index = "" if device.index is None else str(device)
     found = Allocation(context.rank, nbytes, buffer, pad_block, pad.view(np.uint32), index, group_name)
     space.by_address[buffer.base] = found

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from simulator.torch_world.gpu_place import is_on_gpu
 from simulator.triton_world import triton_api
 from simulator.triton_world.errors import NotModelled
 
@@ -71,7 +72,7 @@ def converted(kernel: Any, values: Mapping[str, Any]) -> dict[str, Any]:
     for parameter in triton_api.parameters(kernel.fn):
         value = values[parameter.name]
         for tensor in tensors_in([value]):
-            if tensor.device.type != "cpu":
+            if tensor.device.type != "cpu" and not is_on_gpu(tensor):
                 raise NotModelled(f"{parameter.name} is a tensor on {tensor.device}: simulated ranks have CPU memory")
         constant = parameter.is_constexpr
         out[parameter.name] = _plain(value) if constant else triton_api.argument(value, parameter.annotation_type)

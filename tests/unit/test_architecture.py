@@ -18,6 +18,9 @@ TORCH_FREE = (
     "simulator.records",
     "simulator.memory_records",
     "simulator.barrier_model",
+    "simulator.mooncake_model",
+    "simulator.faults",
+    "simulator.lint",
     *(
         f"simulator.exploration.{name}"
         for name in ("schedule", "wording", "recipes", "order", "plans", "shrinking", "swap")
@@ -26,8 +29,10 @@ TORCH_FREE = (
 MAY_IMPORT = {
     "simulator.engine": ("simulator.engine",),
     "simulator.barrier_model": (),
+    "simulator.mooncake_model": ("simulator.barrier_model", "simulator.mooncake_model"),
     "simulator.records": ("simulator.engine", "simulator.records", "simulator.memory_records"),
     "simulator.memory_records": ("simulator.engine", "simulator.memory_records"),
+    "simulator.faults": ("simulator.engine", "simulator.records", "simulator.memory_records", "simulator.faults"),
     "simulator.analysis": (
         "simulator.engine",
         "simulator.records",
@@ -35,6 +40,7 @@ MAY_IMPORT = {
         "simulator.barrier_model",
         "simulator.analysis",
     ),
+    "simulator.lint": ("simulator.engine.errors", "simulator.cli", "simulator.lint"),
     "simulator.report": ("simulator.analysis", "simulator.report"),
 }
 PRINTS = (
@@ -43,6 +49,7 @@ PRINTS = (
     "simulator/run_command.py",
     "simulator/job_arguments.py",
     "simulator/progress.py",
+    "simulator/lint/command.py",
 )
 
 
@@ -175,6 +182,10 @@ def test_every_top_level_module_of_the_simulator_stands_on_its_map() -> None:
         "simulator.analysis",
         "simulator.triton_world",
         "simulator.exploration",
+        "simulator.faults",
+        "simulator.lint",
+        "simulator.lint.rules",
+        "simulator.lint.outputs",
     ],
 )
 def test_every_module_of_a_package_stands_on_its_map(package: str) -> None:

@@ -189,7 +189,7 @@ def grow(rank):
 def test_the_tests_in_the_plug_ins_docstring_pass(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
     pytester.makepyfile(STUBS + "\n" + sample(pytest_plugin))
-    pytester.runpytest().assert_outcomes(passed=4)
+    pytester.runpytest().assert_outcomes(passed=5)
 
 
 def test_the_samples_in_the_simulators_docstrings_run() -> None:
@@ -273,7 +273,8 @@ def help_text(argv: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 def test_named_flags_exist(capsys: pytest.CaptureFixture[str], pytestconfig: pytest.Config) -> None:
     """Each is one of the commands, of pytest or of ruff."""
     known = OTHER_TOOLS.copy()
-    for argv in (["--help"], ["run", "--help"], ["explore", "--help"], ["replay", "--help"], ["demo", "--help"]):
+    for command in ("run", "explore", "replay", "lint", "demo", ""):
+        argv = [command, "--help"] if command else ["--help"]
         known.update(re.findall(r"--[a-z][a-z-]+", help_text(argv, capsys)))
     of_pytest = ("--gpu", "--seed", "--hangcheck-seed", "--hangcheck-schedule", "--full-trace")
     known.update(flag for flag in of_pytest if known_to(pytestconfig, flag))
@@ -315,7 +316,9 @@ def test_every_flag_is_documented(capsys: pytest.CaptureFixture[str]) -> None:
     """All of ours, and those of torchrun that have a meaning here or are refused."""
     theirs, parser = job_arguments.parsers("explore", None, explore_command._add_flags)
     flags = set(parser._option_string_actions) - set(theirs._option_string_actions)
-    texts = [help_text(argv, capsys) for argv in (["demo", "--help"], ["replay", "--help"], ["--help"])]
+    texts = [
+        help_text(argv, capsys) for argv in (["demo", "--help"], ["replay", "--help"], ["lint", "--help"], ["--help"])
+    ]
     flags |= set(re.findall(r"--[a-z-]+", " ".join(texts)))
     flags |= {f"--{name.replace('_', '-')}" for name in (*torchrun.UNDERSTOOD, *torchrun.REFUSED)}
     flags -= {"--help", "--training-script", "--training-script-args"}

@@ -20,6 +20,7 @@ from tests.unit.exploration_programs import (
     a_time_limit_is_tested_on_local_clocks,
     counts_under_a_lock,
     store_of,
+    the_first_message_is_taken_for_rank_1s,
     two_flags_must_be_late,
     waits_for_a_key,
 )
@@ -51,6 +52,15 @@ def test_a_program_that_does_not_depend_on_the_order_is_left_alone(program: Func
     exploration = explore(program, CORRECT[program], schedules=40, policy=policy)
     assert exploration.ok, exploration.report()
     assert exploration.findings == ()
+
+
+def test_a_race_of_messages_names_the_receive_that_takes_either() -> None:
+    """The receive from any source has to change, not the two sends; it stands first."""
+    finding = explore(the_first_message_is_taken_for_rank_1s, 3, schedules=20).findings[0]
+    assert [side.role for side in finding.sides] == ["takes", "first", "then", "delayed"]
+    assert (finding.ranks("takes"), finding.sides[0].doing) == ((0,), "recv from any rank")
+    assert finding.title.startswith("the outcome depends on which message rank 0's recv from any rank (")
+    assert finding.remedy.startswith("receive from each rank by its number (src=)")
 
 
 def test_two_delays_are_found_where_one_is_not_enough() -> None:

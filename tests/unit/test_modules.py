@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import importlib
+import importlib.machinery
 import pickle
 import sys
+import types
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch.distributed as dist
 
-from simulator import simulate
+from simulator import Limits, simulate
+from simulator.torch_world.half_imports import forget_half_imports
 
 SOURCE = """
 GROUP = None
@@ -88,3 +91,44 @@ def test_the_process_keeps_its_own_instance(state_module: str) -> None:
     finally:
         sys.modules.pop(state_module, None)
         sys.modules.pop("leaky_pkg", None)
+
+
+def import_and_use(rank: int, package: str) -> int:
+    """Imports a module by its full name, and reads it through its package."""
+    importlib.import_module(f"{package}.first")
+    value: int = sys.modules[package].first.VALUE
+    return value
+
+
+def test_an_import_that_was_cut_short_starts_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rank is ended while the package loads its second module; the first one must not stay without its package."""
+    package, spins = tmp_path / "cut_short_pkg", tmp_path / "spins"
+    package.mkdir()
+    (package / "__init__.py").write_text("import cut_short_pkg.first\nimport cut_short_pkg.second\n")
+    (package / "first.py").write_text("VALUE = 7\n")
+    (package / "second.py").write_text(f"import os\nwhile os.path.exists({str(spins)!r}):\n    pass\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    spins.touch()
+    try:
+        cut = simulate(import_and_use, 1, args=("cut_short_pkg",), limits=Limits(spin_wall_s=0.5))
+        assert cut.verdict == "livelock"
+        assert [name for name in sys.modules if name.startswith("cut_short_pkg")] == []
+        spins.unlink()
+        assert simulate(import_and_use, 1, args=("cut_short_pkg",)).raise_if_bad().results == {0: 7}
+    finally:
+        for name in [name for name in sys.modules if name.startswith("cut_short_pkg")]:
+            del sys.modules[name]
+
+
+def test_modules_made_by_hand_and_finished_ones_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dotted name without a package is half imported only if an import made it."""
+    by_hand, orphan, started = (types.ModuleType(name) for name in ("gone.by_hand", "gone.orphan", "started"))
+    orphan.__spec__ = importlib.machinery.ModuleSpec("gone.orphan", None)
+    started.__spec__ = importlib.machinery.ModuleSpec("started", None)
+    monkeypatch.setattr(started.__spec__, "_initializing", True, raising=False)
+    before = frozenset(sys.modules)
+    for module in (by_hand, orphan, started):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    assert forget_half_imports(before | {"started"}) == ["gone.orphan"]
+    assert forget_half_imports(before) == ["started"]
+    assert sys.modules["gone.by_hand"] is by_hand
