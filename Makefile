@@ -60,6 +60,7 @@ lint: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python benchmarks/bring_up.py
 	$(BIN)/python benchmarks/explore.py
+	$(BIN)/python benchmarks/elastic.py
 
 # The stamp lies inside .venv and is named after the torch that was asked for, so it goes with .venv, and another
 # TORCH installs anew.

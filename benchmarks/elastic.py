@@ -1,6 +1,6 @@
 """How long elastic runs take under simulation.
 
-    python benchmarks/elastic.py [--primaries 128,1024] [--joiners 64] [--hours 1] [--json FILE]
+    python benchmarks/elastic.py [--primaries 128,1024] [--joiners 64] [--tp 64,8] [--hours 1] [--json FILE]
 
 (a) a scale-up: ranks are brought up, serve, and take a cohort in by the whole life cycle of the reference
     implementation (registration, groups of the cohort, `join_group`, activation in WORLD, data plane, sync, commit);
@@ -26,7 +26,6 @@ import torch.distributed as dist
 from refimpl.distributed import BootstrapArgs, ElasticMember, ParallelLayout, Patience, Role, bring_up, join_deployment
 from simulator import Cluster, Outcome
 
-TP = 8
 JOIN_AT_S = 1.0
 STEP_S = 0.5
 IDLE_RANKS, IDLE_STEP_S = 4, 60.0
@@ -35,10 +34,10 @@ TARGET_SCALE_UP_S, TARGET_RATIO = 30, 60
 PATIENCE = Patience(answer_s=600.0, peers_s=600.0, step_s=600.0)
 
 
-def args_of(rank: int, first: int, ranks: int, capacity: int) -> BootstrapArgs:
-    """Of one rank of a cohort: tp 8, ep 8, as many copies as it takes."""
+def args_of(rank: int, first: int, ranks: int, capacity: int, tp: int) -> BootstrapArgs:
+    """Of one rank of a cohort: tp ranks that share the experts, and as many copies of that as it takes."""
     return BootstrapArgs(
-        layout=ParallelLayout(tp=TP, moe_ep=TP, replicas=ranks // TP),
+        layout=ParallelLayout(tp=tp, moe_ep=tp, replicas=ranks // tp),
         cohort_rank=rank - first,
         backend="mooncake",
         max_world_size=capacity,
@@ -48,16 +47,16 @@ def args_of(rank: int, first: int, ranks: int, capacity: int) -> BootstrapArgs:
     )
 
 
-def serve(rank: int, primaries: int, capacity: int) -> int:
+def serve(rank: int, primaries: int, capacity: int, tp: int) -> int:
     """A rank of the launch."""
-    args = args_of(rank, 0, primaries, capacity)
+    args = args_of(rank, 0, primaries, capacity, tp)
     return until_grown(ElasticMember(bring_up(args), args, patience=PATIENCE))
 
 
-def join(rank: int, primaries: int, joiners: int, capacity: int) -> int:
+def join(rank: int, primaries: int, joiners: int, capacity: int, tp: int) -> int:
     """A rank of the later cohort."""
-    member = join_deployment(args_of(rank, primaries, joiners, capacity), launch_id="one", patience=PATIENCE)
-    return until_grown(member)
+    args = args_of(rank, primaries, joiners, capacity, tp)
+    return until_grown(join_deployment(args, launch_id="one", patience=PATIENCE))
 
 
 def until_grown(member: ElasticMember) -> int:
@@ -81,15 +80,18 @@ def idle(rank: int, steps: int) -> None:
         member.poll()
 
 
-def scale_up(primaries: int, joiners: int) -> dict[str, Any]:
+def scale_up(primaries: int, joiners: int, tp: int) -> dict[str, Any]:
     """One row of (a)."""
     capacity = primaries + joiners
     cluster = Cluster(mooncake_ranks_max=max(64, capacity))
-    cluster.launch(serve, ranks=primaries, args=(primaries, capacity))
-    cluster.join(join, ranks=joiners, rank_offset=primaries, args=(primaries, joiners, capacity), at_s=JOIN_AT_S)
+    cluster.launch(serve, ranks=primaries, args=(primaries, capacity, tp))
+    cluster.join(join, ranks=joiners, rank_offset=primaries, args=(primaries, joiners, capacity, tp), at_s=JOIN_AT_S)
     outcome, row = timed(cluster.run)
     assert set(outcome.results.values()) == {capacity}, outcome.report()
-    return {"primaries": primaries, "joiners": joiners, **row, "target_s": TARGET_SCALE_UP_S}
+    layout = args_of(0, 0, primaries, capacity, tp).layout
+    lists = [ranks for name in layout.created() for ranks in layout.rank_lists(name) if len(ranks) > 1]
+    calls = 2 * len(lists) + 2
+    return {"primaries": primaries, "joiners": joiners, "tp": tp, "calls": calls, **row, "target_s": TARGET_SCALE_UP_S}
 
 
 def waiting(hours: float) -> dict[str, Any]:
@@ -107,26 +109,33 @@ def timed(run: Callable[[], Outcome]) -> tuple[Outcome, dict[str, float]]:
     return outcome, {"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu}
 
 
+HEAD = f"{'primaries':>10} {'joiners':>8} {'tp':>4} {'new_group calls':>16} {'wall s':>8} {'CPU s':>8} {'aim':>5}"
+
+
+def line(row: dict[str, Any]) -> str:
+    """One row of (a) for people."""
+    return (
+        f"{row['primaries']:>10} {row['joiners']:>8} {row['tp']:>4} {row['calls']:>16} {row['wall_s']:>8.1f} "
+        f"{row['cpu_s']:>8.1f} {row['target_s']:>5}"
+    )
+
+
 def main() -> None:
     """Print the tables, and write JSON if asked to."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--primaries", default="128,1024", help="ranks of the launch, multiples of 8")
-    parser.add_argument("--joiners", type=int, default=64, help="ranks that join, a multiple of 8")
+    parser.add_argument("--primaries", default="128,1024", help="ranks of the launch, multiples of tp")
+    parser.add_argument("--joiners", type=int, default=64, help="ranks that join, a multiple of tp")
+    parser.add_argument("--tp", default="64,8", help="ranks of one copy of the model")
     parser.add_argument("--hours", type=float, default=1.0, help="virtual hours of waiting")
     parser.add_argument("--json", help="write the figures to this file too")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    print(
-        f"torch {torch.__version__}; scale-up\n{'primaries':>10} {'joiners':>8} {'wall s':>8} {'CPU s':>8} {'aim':>6}"
-    )
+    print(f"torch {torch.__version__}; scale-up\n{HEAD}", flush=True)
     rows = []
-    for primaries in map(int, args.primaries.split(",")):
-        row = scale_up(primaries, args.joiners)
-        rows.append(row)
-        print(
-            f"{primaries:>10} {args.joiners:>8} {row['wall_s']:>8.1f} {row['cpu_s']:>8.1f} {row['target_s']:>6}",
-            flush=True,
-        )
+    for tp in map(int, args.tp.split(",")):
+        for primaries in map(int, args.primaries.split(",")):
+            rows.append(scale_up(primaries, args.joiners, tp))
+            print(line(rows[-1]), flush=True)
     idle_row = waiting(args.hours)
     print(
         f"waiting: {idle_row['virtual_s']:.0f} virtual s of {IDLE_RANKS} ranks in {idle_row['wall_s']:.1f} s wall, "

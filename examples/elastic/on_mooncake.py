@@ -82,9 +82,9 @@ SHOWS = {
         serves=dict.fromkeys(range(4), 4),
     ),
     "wrong-offset": Show(
-        job=Job(launched=2, capacity=4, ends_after=1),
-        starts=(*launch(2), *cohort(3, 1, 3.0), *cohort(2, 1, 5.0)),
-        serves=dict.fromkeys(range(3), 3),
+        job=Job(launched=2, capacity=4, ends_after=0, more_steps=200),
+        starts=(*launch(2), *cohort(3, 1, 3.0)),
+        serves=dict.fromkeys(range(2), 2),
     ),
     "never-comes": Show(
         job=Job(launched=2, capacity=4, ends_after=0, more_steps=200),

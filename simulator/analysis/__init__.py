@@ -5,6 +5,7 @@ facts       small questions to the records (who is alive, what did it do instead
 contracts   new_group: the same calls, in one order, with one list each
 modes       groups that some members create with local synchronisation and others without
 rank_numbers  group ranks given where torch takes global ones
+gpus        ranks of one nccl group on one simulated GPU
 requests    tensors used before the end of a call, handles nobody waits for, threads on one group
 elastic     elastic groups over Mooncake: data of fewer ranks than asked for, joiners that nobody admits
 roles       joiners whose groups reach too far or run alone; probes

@@ -81,8 +81,8 @@ class SharedMark(Mark):
         self._ask = ask
         self._ledger, self._nbytes, self.pinned = None, 0, False
 
-    @property  # type: ignore[override]
-    def device(self) -> torch.device | None:
+    @property
+    def device(self) -> torch.device | None:  # type: ignore[override]
         return self._ask()
 
 

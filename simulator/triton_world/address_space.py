@@ -205,7 +205,7 @@ def _block_name(block: Block) -> str:
 
 def _storage_base(tensor: Any) -> int:
     try:
-        return int(tensor.untyped_storage().data_ptr()) if tensor.device.type == "cpu" else 0
+        return int(tensor.untyped_storage().data_ptr()) if tensor.device.type in ("cpu", "cuda") else 0
     except (NotImplementedError, RuntimeError):
         return 0
 

@@ -29,4 +29,18 @@ def known(scenario: str) -> tuple[Difference, ...]:
     return DIFFERENCES.get(scenario, ())
 
 
-DIFFERENCES: dict[str, tuple[Difference, ...]] = {}
+LEAVING = "a process that leaves without an error stays a member, and its peers wait for it"
+DESTROYING = "a member that destroys its side of a group stays a member, and the others wait for it"
+STOPPED = "a process is never stopped: SIGSTOP does nothing"
+PARTS = "a large collective is one piece, so one that meets a small one ends with it"
+
+DIFFERENCES: dict[str, tuple[Difference, ...]] = {
+    "leaves_with_status_0": (Difference("all_reduce: (wait|local_success)", LEAVING),),
+    "leaves_in_good_order": (Difference("all_reduce: (wait|local_success)", DESTROYING),),
+    "destroys_a_sub_group_alone": (
+        Difference("sub: (wait|local_success)", DESTROYING, ("0", "2")),
+        Difference("world|end", DESTROYING, ("1",)),
+    ),
+    "stopped_process": (Difference("all_reduce: .*", STOPPED),),
+    "mismatch_of_many_parts": (Difference("odd|next", PARTS, ("1",)),),
+}

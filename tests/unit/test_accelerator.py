@@ -75,7 +75,12 @@ def test_every_way_to_make_a_tensor_on_a_gpu():
         torch.cuda.set_device(1)
         host = torch.ones(3)
         made = [torch.ones(3, device="cuda"), torch.tensor([1.0], device="cuda:1"), host.cuda(), host.to("cuda")]
-        made += [host.to(made[0]), torch.zeros_like(made[0]), made[0].new_empty(2), torch.as_tensor(host, device="cuda")]
+        made += [
+            host.to(made[0]),
+            torch.zeros_like(made[0]),
+            made[0].new_empty(2),
+            torch.as_tensor(host, device="cuda"),
+        ]
         made += [torch.empty_like(host, device="cuda"), host.type("torch.cuda.FloatTensor"), torch.randn(2, device=1)]
         with torch.device("cuda"):
             made += [torch.arange(3), nn.Linear(2, 2).weight]
@@ -100,7 +105,8 @@ MIXED = {
     "cat": "Expected all tensors to be on the same device, but got tensors is on cpu, different from other tensors on "
     "cuda:0 (when checking argument in method wrapper_CUDA_cat)",
     "index": "indices should be either on cpu or on the same device as the indexed tensor (cpu)",
-    "numpy": "can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory first.",
+    "numpy": "can't convert cuda:0 device type tensor to numpy. "
+    "Use Tensor.cpu() to copy the tensor to host memory first.",
     "generator": "Expected a 'cuda' device type for generator but found 'cpu'",
     "pin": "cannot pin 'torch.cuda.FloatTensor' only dense CPU tensors can be pinned",
     "ordinal": ORDINAL,

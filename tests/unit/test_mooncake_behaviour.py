@@ -505,7 +505,7 @@ def test_what_is_not_supported_is_refused_in_its_words() -> None:
     expected = [
         "mooncakePgAllReduce failed: operation not supported: reduction datatype is not supported",
         "mooncakePgAllReduce failed: operation not supported: average reduction is not supported",
-        "Unsupported Mooncake PG op: ",
+        "Unsupported Mooncake PG op: \x05",
         "Backend mooncake does not support reduce_scatter",
         "Backend mooncake does not support alltoall_base",
         "mooncakePgBroadcast failed: invalid argument: broadcast root is out of range",
