@@ -81,4 +81,4 @@ clean:
 	find simulator refimpl tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 distclean: clean
-	rm -rf $(VENV)
+	rm -rf $(VENV) $(MOONCAKE_VENV)

@@ -29,7 +29,7 @@ def remark() -> str:
     reserved, idle = sum(row.reserved_bytes for row in rows), sum(row.idle_bytes for row in rows)
     lines.append(f"  {'all':<10} {'':>5} {'':>4} {sum(row.masks for row in rows):>5} {reserved:>6} {idle:>6}")
     return (
-        "Masks of active ranks that each rank keeps for its whole life (int32, half of them on the device)\n"
+        "Masks of active ranks that each rank keeps for its whole life (int32, on the device and on the host)\n"
         + "\n".join(lines)
         + f"\n  {idle} of {reserved} bytes, {100 * idle // reserved} %, are for slots that nobody fills."
     )

@@ -21,7 +21,7 @@ def cluster() -> Cluster:
 STORY = Story(
     name="recover_rank",
     title="Recovery of one rank",
-    text="""Rank 2 of four is killed before its sixth step. The others wait in that step for Mooncake's window of
+    text="""Rank 2 of four is killed in its sixth step. The others wait at the next collective for Mooncake's window of
     30 s, go on with three, and find the rank missing in the mask of active ranks. After 45 s a new process
     asks for the slot. It attaches to WORLD and to every group that rank 2 was launched in (here attention
     groups of two), and the lowest surviving member of each group activates it there.""",

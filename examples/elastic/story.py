@@ -46,12 +46,16 @@ class Story:
         parts = [
             self.title + "\n" + "=" * len(self.title),
             textwrap.fill(" ".join(self.text.split()), WIDTH),
-            "What happened (virtual time)\n" + "\n".join(timeline(outcome)),
-            "How it ended\n" + "\n".join(endings(outcome)),
+            _section("What happened (virtual time)", timeline(outcome)),
+            _section("How it ended", endings(outcome)),
             self.remark(),
             "What hangcheck found\n" + textwrap.indent(outcome.report().rstrip(), "  "),
         ]
         return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _section(title: str, lines: list[str]) -> str:
+    return "\n".join((title, *lines)) if lines else ""
 
 
 def tell(story: Story) -> None:

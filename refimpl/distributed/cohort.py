@@ -95,7 +95,8 @@ class Deployment:
     @property
     def active(self) -> tuple[int, ...]:
         """Global ranks that serve, ascending."""
-        return tuple(rank for rank in range(self.world_size) if rank not in self.lost)
+        everybody = range(self.world_size)
+        return tuple(rank for rank in everybody if rank not in self.lost) if self.lost else tuple(everybody)
 
     def to_text(self) -> str:
         """JSON for the store."""

@@ -46,7 +46,10 @@ NEXT: dict[State, tuple[State, ...]] = {
     State.ROLLING_BACK: (State.SERVING,),
     State.TURNED_AWAY: (),
 }
-"""From each state to those that may follow; from SERVING to itself when ranks are lost.  A joiner starts in REGISTERING, a launched rank in SERVING."""
+"""From each state to those that may follow; from SERVING to itself when ranks are lost.
+
+A joiner starts in REGISTERING, a launched rank in SERVING.
+"""
 
 
 class Step(NamedTuple):

@@ -91,7 +91,8 @@ def is_active(target: Target, slots: Sequence[int]) -> list[bool]:
     from mooncake import pg
 
     mask = pg.get_active_ranks(target.group).tolist()
-    return [slot < len(mask) and mask[slot] == 1 for slot in slots]
+    size = len(mask)
+    return [slot < size and mask[slot] == 1 for slot in slots]
 
 
 def have_joined(target: Target, slots: Sequence[int]) -> bool:

@@ -18,9 +18,12 @@ Calls = dict[tuple[int, str], tuple[bool, Stack]]
 def unlike_modes(records: Records) -> list[Finding]:
     """The first such group; the later ones have the same cause, or follow from it."""
     for (desc, ranks), noted in records.modes.items():
-        calls = {**_launched(records, desc, ranks), **noted}
-        local = {rank: stack for (rank, _), (is_local, stack) in calls.items() if is_local}
-        world = {rank: stack for (rank, _), (is_local, stack) in calls.items() if not is_local}
+        counted = _launched(records, desc, ranks)
+        # A rank that came later is counted by position alone, so only what it was seen to call tells.
+        both = {who for who in counted if who[1] == "launch"}
+        local = {who[0]: stack for who, (is_local, stack) in noted.items() if is_local and who not in both}
+        others = {who: call for who, call in noted.items() if not call[0]}
+        world = {rank: stack for (rank, _), (_, stack) in {**counted, **others}.items()}
         if local and world:
             return [_finding(desc, ranks, local, world)]
     return []

@@ -1,7 +1,8 @@
 """socket, platform, os.uname: the host that a rank runs on, and the addresses of the others.
 
-Not modelled: sockets (they are the real machine's, where the simulated hosts cannot be reached), interfaces, MAC
-addresses (`uuid.getnode`), /etc/hostname.
+A datagram socket that is connected somewhere names the address of the rank's node as its own: programs learn it so.
+Not modelled: sockets otherwise (they are the real machine's, where the simulated hosts cannot be reached), interfaces,
+MAC addresses (`uuid.getnode`), /etc/hostname.
 """
 
 from __future__ import annotations
@@ -38,6 +39,16 @@ def install_hosts(patches: Patches, sim: Simulation) -> None:
         system, _, *rest = real()
         return os.uname_result((system, context.node.host, *rest))
 
+    real_name = socket.socket.getsockname
+
+    def getsockname(self: socket.socket) -> Any:
+        context, name = sim.here(), real_name(self)
+        internet = context is not None and (self.family, self.type) == (socket.AF_INET, socket.SOCK_DGRAM)
+        if context is None or not internet or name[0].startswith(("127.", "0.")):
+            return name
+        return (context.node.address, *name[1:])
+
+    patches.set(socket.socket, "getsockname", getsockname)
     per_rank(patches, sim, socket, "gethostname", lambda context, real: context.node.host)
     per_rank(patches, sim, socket, "getfqdn", full_name)
     per_rank(patches, sim, socket, "gethostbyname", lookup)

@@ -88,10 +88,12 @@ class MooncakeGroup(SimProcessGroup):
         if record is not None and record.is_active(self.slot):
             self.mode = NORMAL
         capacity = self.settings.max_group_size
-        own = [int(slot == self.slot) for slot in range(capacity)]
-        wanted = record.mask if record is not None and self.mode == NORMAL else own
         with torch.inference_mode():
-            self.mask[:capacity] = torch.tensor(wanted, dtype=torch.int32)
+            if record is not None and self.mode == NORMAL:
+                self.mask[:capacity] = torch.tensor(record.mask, dtype=torch.int32)
+            else:
+                self.mask[:capacity] = 0
+                self.mask[self.slot] = 1
 
     @property
     def _must(self) -> MooncakeArguments:

@@ -123,7 +123,7 @@ def odd_tensors(me: Observer) -> None:
     me.call("transposed", dist.all_reduce, columns, show=columns.tolist)
     stepped = torch.full((6,), me.rank + 1.0)
     me.call("stepped", dist.all_reduce, stepped[::2], show=stepped.tolist)
-    large = torch.full((5_000_000,), me.rank + 1.0)
+    large = torch.full((500_000,), me.rank + 1.0)
     me.call("large", dist.all_reduce, large, show=lambda: [large.min().item(), large.max().item()])
     me.call("empty broadcast", dist.broadcast, torch.empty(0), src=0)
 

@@ -104,12 +104,12 @@ for _name, (_what, *_odd) in MISMATCHES.items():
 
 @table(Launch(2), limit_s=20)
 def mismatch_of_many_parts(me: Observer) -> None:
-    """4 elements meet 40 million, which the backend sends in parts."""
+    """4 elements meet 4 million, which the backend sends in parts."""
     world(me, 2)
     if me.rank == 0:
         me.all_reduce(1, n=4, name="odd")
     else:
-        tensor = torch.full((40_000_000,), 2.0)
+        tensor = torch.full((4_000_000,), 2.0)
         me.call("odd", dist.all_reduce, tensor, show=lambda: "returned")
     me.all_reduce(me.rank + 1, name="next")
 

@@ -10,7 +10,9 @@ limit is killed by its id; should this one die first, the kernel ends them, or e
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
+import itertools
 import json
 import os
 import re
@@ -19,6 +21,7 @@ import socket
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,6 +34,7 @@ from tests.parity_mooncake.scenarios import scenarios
 LOOK_S = 0.05
 ALARM_AFTER_S = 20
 PR_SET_PDEATHSIG = 1
+PORTS_FROM, PORTS_APART = 22_000, 5_000
 START_APART_S = 0.5
 FATAL = re.compile(r"(PGAssertionException[^\n]*|P2P send got[^\n]*|Check failed[^\n]*|terminate called[^\n]*)")
 
@@ -110,11 +114,11 @@ class Running:
         return signal.Signals(-code).name + (f": {found[-1].strip()[:200]}" if found else "")
 
 
-def begin(scenario: Scenario) -> Running:
+def begin(scenario: Scenario, ports: Iterator[int]) -> Running:
     """Start the processes of a scenario."""
     folder = Path(tempfile.mkdtemp(prefix="mooncake-parity."))
     running = Running(scenario, folder, time.monotonic())
-    port = _free_port()
+    port = _free_port(ports)
     for process in scenario.processes:
         pid = os.fork()
         if pid == 0:
@@ -126,10 +130,13 @@ def begin(scenario: Scenario) -> Running:
     return running
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def _free_port(ports: Iterator[int]) -> int:
+    """Below those that the kernel hands out, since a rank 0 that starts late would find such a one taken."""
+    for port in ports:
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("unreachable")
 
 
 def _live(scenario: Scenario, process: Process, folder: Path, port: int) -> None:
@@ -161,12 +168,13 @@ def main() -> None:
     table = scenarios()
     pending = sorted((table[name] for name in options.names), key=lambda s: -s.limit_s)
     running: list[Running] = []
+    ports = itertools.count(PORTS_FROM + os.getpid() % PORTS_APART)
     while pending or running:
         busy = sum(len(r.pids) for r in running)
         fitting = [s for s in pending if not running or busy + len(s.processes) <= options.processes]
         if fitting:
             pending.remove(fitting[0])
-            running.append(begin(fitting[0]))
+            running.append(begin(fitting[0], ports))
             time.sleep(START_APART_S)
         for done in [r for r in running if r.look()]:
             running.remove(done)

@@ -6,7 +6,10 @@ from importlib import import_module
 
 from tests.parity_mooncake.scenario import Scenario
 
-MODULES = ("elastic", "subgroups", "collectives", "growth", "failures", "breadth")
+MODULES = (
+    "elastic", "growth", "capacity", "replacement", "subgroups", "collectives", "failures", "leaving", "deactivation",
+    "breadth",
+)  # fmt: skip
 
 
 def scenarios() -> dict[str, Scenario]:

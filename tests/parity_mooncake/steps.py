@@ -57,3 +57,26 @@ def world(me: Observer, size: int, *options: object) -> None:
 def member(group: object) -> bool:
     """`new_group` gave a group of which the caller is a member."""
     return isinstance(group, dist.ProcessGroup)
+
+
+def nap(me: Observer, seconds: float = 0.5) -> None:
+    """Let time pass."""
+    me.wait_until(lambda: False, seconds)
+
+
+def world_and_deaths(me: Observer, size: int, *victims: int, options: tuple[object, ...] = ()) -> None:
+    """A world with short time-outs of which some have died just now."""
+    quick(me)
+    world(me, size, *options)
+    if me.rank in victims:
+        me.die()
+    nap(me)
+
+
+def admit_next(me: Observer, ranks: Sequence[int], by: int = 0) -> None:
+    """Active ranks wait for joiners, and one recovers them."""
+    me.wait_for_peers(ranks)
+    if me.rank == by:
+        me.recover(ranks)
+        me.flag(f"admitted {list(ranks)}")
+    me.wait_for(f"admitted {list(ranks)}")

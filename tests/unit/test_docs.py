@@ -48,7 +48,9 @@ REFERENCE = ROOT / "docs" / "reference.md"
 DOCUMENTS = [README, *sorted((ROOT / "docs").glob("*.md")), ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 BASES = (ROOT, ROOT / "tests" / "unit")
 READERS_OWN = {"script.py"}
-OTHER_TOOLS = {"--check", "--fix", "--only", "--show", "--simulator-only"}  # of ruff; of tests/suite and tests/parity
+OTHER_TOOLS = {  # of ruff; of tests/suite, tests/parity and tests/parity_mooncake
+    "--check", "--fix", "--only", "--show", "--simulator-only", "--real-only", "--record",
+}  # fmt: skip
 ends_with_a_document = pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
 
 

@@ -12,8 +12,10 @@ HOME = Path(__file__).parents[2] / ".venv-upstream"
 
 LIGHT = (
     "IPython", "aiohttp", "cbor2", "cloudpickle", "dill", "distro", "easydict", "einops", "fastapi", "httpx",
-    "huggingface_hub", "loguru", "msgspec", "orjson", "partial_json_parser", "pillow", "psutil", "pybase64", "pydantic", "pyzmq",
-    "regex", "requests", "safetensors", "setproctitle", "tqdm", "typer", "xxhash", "blake3", "cachetools", "zstandard",
+    "huggingface_hub", "interegular", "loguru", "msgspec", "nvidia-ml-py", "openai", "openai-harmony", "orjson", "partial_json_parser",
+    "pillow", "prometheus_client", "psutil", "pybase64", "pydantic", "python-multipart", "pyzmq", "regex", "requests",
+    "safetensors", "sentencepiece", "setproctitle", "tiktoken", "tqdm", "typer", "uvicorn", "uvloop", "xxhash",
+    "blake3", "cachetools", "zstandard",
 )  # fmt: skip
 """Real packages, newest versions, with what they depend on: small, and without torch."""
 
@@ -50,16 +52,17 @@ def folder_of(requirement: str) -> Path:
     return HOME / requirement.replace("==", "-")
 
 
-_OLD = ("transformers==5.12.1", "tokenizers==0.22.2", "huggingface-hub==1.33.0", "apache-tvm-ffi==0.1.11", "compressed-tensors==0.18.0")
-_NEW = ("transformers==5.19.0", "tokenizers==0.23.2", "apache-tvm-ffi==0.1.11", "compressed-tensors==0.18.0")
-_NO_PICTURES = {"torchvision": "0.0.0"}
+_BOTH = ("apache-tvm-ffi==0.1.11", "compressed-tensors==0.18.0", "xgrammar==0.2.7", "gguf==0.19.0")
+_OLD = ("transformers==5.12.1", "tokenizers==0.22.2", "huggingface-hub==1.33.0", *_BOTH)
+_NEW = ("transformers==5.19.0", "tokenizers==0.23.2", *_BOTH)
+_SERVING = dict.fromkeys(("torchvision", "flashinfer", "sgl_kernel"), "0.0.0")
 
 ENVIRONMENTS = (
     Environment("megatron-core", "0.16.1"),
-    Environment("sglang", "0.5.15", _OLD, stubs=_NO_PICTURES),
-    Environment("sglang", "0.5.19", _OLD, stubs=_NO_PICTURES),
-    Environment("sglang", "0.5.20", _OLD, stubs=_NO_PICTURES),
-    Environment("sglang", "0.5.23", _NEW, stubs=_NO_PICTURES),
+    Environment("sglang", "0.5.15", _OLD, stubs=_SERVING),
+    Environment("sglang", "0.5.19", _OLD, stubs=_SERVING),
+    Environment("sglang", "0.5.20", _OLD, stubs=_SERVING),
+    Environment("sglang", "0.5.23", _NEW, stubs=_SERVING),
     Environment("vllm", "0.33.0", _NEW, only="*.py"),
 )
 

@@ -15,7 +15,7 @@ ROOT = Path(refimpl.distributed.__file__).parents[1]
 # Each module may import those before it.
 ORDER = [
     "layout", "contract", "backend_options", "tensor_dict", "collectives", "group", "parallel_state",
-    "bootstrap", "topology", "gatherer",
+    "bootstrap", "topology", "gatherer", "cohort", "life", "registry", "membership", "admission", "elastic", "joiner",
 ]  # fmt: skip
 
 
