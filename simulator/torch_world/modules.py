@@ -54,7 +54,7 @@ class OwnModules:
             loaded.pop(name, None)
         for name, module in names.items():
             parent, _, leaf = name.rpartition(".")
-            package = loaded.get(parent)
+            package = self.followers.get(parent) or loaded.get(parent)
             if package is not None and vars(package).get(leaf) is module:
                 delattr(package, leaf)
                 self.attached.append((package, leaf, module))

@@ -1,7 +1,7 @@
 """signal, os.kill: ranks can signal each other and themselves.
 
 Not modelled: a handler that another rank's signal would interrupt the rank with (the default action is taken, unless
-the handler is SIG_IGN), timers (`alarm`, `setitimer` never fire), masks, stopping a process.
+the handler is SIG_IGN), timers (`alarm`, `setitimer` never fire), masks. To stop a process is refused.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ from simulator.torch_world.simulation import Simulation
 
 SIGABRT = int(signal.SIGABRT)
 SIGKILL = int(signal.SIGKILL)
-_NO_HARM = frozenset(
-    (0, signal.SIGCHLD, signal.SIGCONT, signal.SIGURG, signal.SIGWINCH, signal.SIGSTOP, signal.SIGTSTP)
-)
+_NO_HARM = frozenset((0, signal.SIGCHLD, signal.SIGCONT, signal.SIGURG, signal.SIGWINCH))
+_STOPS = frozenset((signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU))
 _FRESH = {int(signal.SIGINT): signal.default_int_handler, int(signal.SIGPIPE): signal.SIG_IGN}
 _CANNOT_BE_HANDLED = (signal.SIGKILL, signal.SIGSTOP)
 
@@ -67,6 +66,11 @@ def _deliver(sim: Simulation, sender: RankContext, to: RankContext, number: int)
     if callable(handler) and to is sender and number not in _CANNOT_BE_HANDLED:
         handler(number, None)
         return
+    if number in _STOPS:
+        raise NotImplementedError(
+            f"{signal.Signals(number).name} to rank {to.rank}: stopping a process is not modelled; the faults 'slow' and "
+            "'cut' make a rank late or unreachable"
+        )
     sim.end_rank(to, RankEnded("crash", -number))
 
 

@@ -12,8 +12,8 @@ HOME = Path(__file__).parents[2] / ".venv-upstream"
 
 LIGHT = (
     "IPython", "aiohttp", "cbor2", "cloudpickle", "dill", "distro", "easydict", "einops", "fastapi", "httpx",
-    "huggingface_hub", "interegular", "loguru", "msgspec", "nvidia-ml-py", "openai", "openai-harmony", "orjson", "partial_json_parser",
-    "pillow", "prometheus_client", "psutil", "pybase64", "pydantic", "python-multipart", "pyzmq", "regex", "requests",
+    "huggingface_hub", "interegular", "llguidance", "loguru", "msgspec", "nvidia-ml-py", "openai", "openai-harmony", "orjson", "partial_json_parser",
+    "pillow", "prometheus_client", "py-cpuinfo", "psutil", "pybase64", "pydantic", "python-multipart", "pyzmq", "regex", "requests",
     "safetensors", "sentencepiece", "setproctitle", "tiktoken", "tqdm", "typer", "uvicorn", "uvloop", "xxhash",
     "blake3", "cachetools", "zstandard",
 )  # fmt: skip

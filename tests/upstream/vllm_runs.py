@@ -19,7 +19,7 @@ Lists = dict[str, tuple[int, ...]]
 
 def start(rank: int, backend: str, widths: tuple[int, ...], world: int) -> Lists:
     """One rank's start under an external launcher, such as torchrun. Returns its groups' global ranks."""
-    from vllm.config import ParallelConfig, VllmConfig, set_current_vllm_config
+    from vllm.config import DeviceConfig, ParallelConfig, VllmConfig, set_current_vllm_config
     from vllm.distributed import parallel_state
 
     tp, pp, dp = widths
@@ -30,7 +30,8 @@ def start(rank: int, backend: str, widths: tuple[int, ...], world: int) -> Lists
         enable_expert_parallel=True,
         distributed_executor_backend="external_launcher",
     )
-    with set_current_vllm_config(VllmConfig(parallel_config=parallel)):
+    config = VllmConfig(parallel_config=parallel, device_config=DeviceConfig(device="cpu"))
+    with set_current_vllm_config(config):
         parallel_state.init_distributed_environment(world, rank, "env://", rank % 8, backend)
         parallel_state.initialize_model_parallel(tp, pp)
     groups = {name: getattr(parallel_state, f"_{name.upper()}") for name in ("tp", "pp", "dp", "ep")}
