@@ -41,7 +41,7 @@ from simulator.gpu_groups import check_devices, devices_of
 from simulator.monitored import monitored_barrier
 from simulator.records import Gathering
 from simulator.torch_world import host_order
-from simulator.torch_world.gpu_place import is_on_gpu
+from simulator.torch_world.gpu.place import is_on_gpu
 from simulator.torch_world.in_flight import asked_for_handle, begin, leave
 from simulator.torch_world.simulation import Simulation
 from simulator.work import CollectiveWork, FinishedWork, LambdaWork, MessageWork, SimFuture, SimWork

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from simulator.engine.site import Stack
-from simulator.torch_world.gpu_place import device_of, mark_of
+from simulator.torch_world.gpu.place import device_of, mark_of
 
 if TYPE_CHECKING:
     from simulator.fake_pg import SimProcessGroup

@@ -27,7 +27,7 @@ from simulator.outcome import Outcome
 from simulator.records import Blocked, RankRecord
 from simulator.torch_world.context import Node, RankContext
 from simulator.torch_world.fault_port import FaultPort
-from simulator.torch_world.gpu_install import give_gpus
+from simulator.torch_world.gpu.install import give_gpus
 from simulator.torch_world.group_calls import PendingGroup
 from simulator.torch_world.half_imports import forget_half_imports
 from simulator.torch_world.in_flight import leave

@@ -8,7 +8,10 @@ per_rank         replace a function by one that asks which rank calls
 simulation       one run: scheduler, contexts, records
 context          what one simulated process has of its own
 switching        which process-wide state is exchanged when another rank gets the baton
-modules          instances of modules that belong to one rank
+modules          instances of modules that belong to one rank; holders (what shared modules took from them) and
+                 module_finder (how they are imported) belong to it
+registrations    operators that such modules register with torch
+zeromq           sockets of pyzmq between ranks
 half_imports     modules whose import a run has cut short
 clock            time.*, with polling for loops that look again and again
 process          os and sys; hosts (names, addresses) and signals beside it
@@ -26,17 +29,12 @@ store            TCPStore and its kin: store_base, prefix_store, key_table, serv
 group_calls      new_group and the registry of groups; batches of messages beside it
 meeting          where the members of a new group find each other
 second_life      a group made again under the keys of its first life
-gpu_install      simulated GPUs, opt-in. gpu_place (marks on storages), gpu_rank (what a rank sees), gpu_operators,
-                 gpu_factories, gpu_tensors, gpu_move, gpu_answers (torch.cuda), gpu_streams, gpu_classes, gpu_saving
-                 and gpu_autocast belong to it
+gpu/             simulated GPUs, opt-in
 accelerator      just enough of one for init_process_group(device_id=...) and split_group
 in_flight        asynchronous calls between issue and end; flight_watch sees who touches their tensors
 operands         what an operator does to its tensors; operator_watch sees operators, base of the watches
 rank_numbers     global ranks taken for group ranks
 fault_port       where faults act: the end of a process, lost time, stores out of reach
 probe            topology probes, and the modelled crash
-mooncake_pg      stand-in for the module `mooncake.pg`; mooncake_host answers it, mooncake_calls for one group
-mooncake_group   a rank's Mooncake group; mooncake_comm (where its ranks meet), mooncake_seats, mooncake_wire (the
-                 bytes that they write), mooncake_failures, mooncake_work, mooncake_arguments and mooncake_process
-                 (registration) below it
+mooncake/        the module `mooncake.pg` and the groups behind it
 """

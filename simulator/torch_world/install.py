@@ -30,6 +30,7 @@ from simulator.torch_world.patches import Patches
 from simulator.torch_world.process import install_process
 from simulator.torch_world.randomness import install_randomness
 from simulator.torch_world.rank_numbers import install_rank_numbers
+from simulator.torch_world.registrations import install_registrations
 from simulator.torch_world.selecting import install_selecting
 from simulator.torch_world.shared_memory import install_shared_memory
 from simulator.torch_world.simulation import Simulation
@@ -69,6 +70,7 @@ def installed(sim: Simulation, servers: Servers) -> Iterator[None]:
         install_shared_memory(patches, sim)
         install_symmetric_memory(patches, sim)
         _install_mooncake(patches, sim)
+        install_registrations(patches, sim)
         install_threads(patches, sim)
         install_futures(patches, sim)
         install_accelerator(patches, sim)
@@ -209,8 +211,8 @@ def _install_backends(patches: Patches, sim: Simulation) -> None:
 
 def _install_mooncake(patches: Patches, sim: Simulation) -> None:
     """The stand-in for `mooncake.pg`: the real module, where there is one, would open sockets."""
-    from simulator.torch_world import mooncake_pg
-    from simulator.torch_world.mooncake_host import MooncakeHost
+    from simulator.torch_world.mooncake import pg as mooncake_pg
+    from simulator.torch_world.mooncake.host import MooncakeHost
 
     host = MooncakeHost(sim, view_of)
     module = mooncake_pg.build_module(host)

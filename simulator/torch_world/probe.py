@@ -16,8 +16,13 @@ from simulator.engine.site import Stack
 from simulator.torch_world.simulation import Simulation
 
 PROBES = ("in_the_same_node_as",)
-NEEDED_BY = ("create_from_process_group", "create_from_process_group_single_reader", "dispatch_custom_allreduce")
-"""Functions that go on to share memory with whom the probe finds."""
+NEEDED_BY = (
+    "create_from_process_group",
+    "create_from_process_group_single_reader",
+    "dispatch_custom_allreduce",
+    "_node_count",
+)
+"""Functions that go on to share memory with whom the probe finds, or that count the nodes at the start of a world."""
 CRASHES_IN = "all_reduce"
 SIGSEGV = 11
 

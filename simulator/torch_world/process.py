@@ -1,7 +1,8 @@
 """os, atexit: what a rank sees of its process, and how the process ends.
 
 Not modelled: sub-processes (a rank that forks is refused; `subprocess` starts a real process with the real
-environment), `/proc`, psutil, and the C environment: `os.environ` is the rank's own, what C code reads with getenv is
+environment), `/proc`, psutil, a redirection of the standard streams with `os.dup2` (it has no effect: all ranks share
+them, and another rank may run before they are put back), and the C environment: `os.environ` is the rank's own, what C code reads with getenv is
 not.
 """
 
@@ -26,6 +27,8 @@ from simulator.torch_world.per_rank import per_rank
 from simulator.torch_world.signals import SIGABRT, install_signals
 from simulator.torch_world.simulation import Simulation
 from simulator.torch_world.threads import task_of
+
+STANDARD_ERROR = 2
 
 
 def install_process(patches: Patches, sim: Simulation) -> None:
@@ -56,6 +59,10 @@ def _install_ends(patches: Patches, sim: Simulation) -> None:
         real(hook)
         context.process.exit_hooks[:] = [given for given in context.process.exit_hooks if given[0] != hook]
 
+    def dup2(context: RankContext, real: Any, fd: int, fd2: int, inheritable: bool = True) -> int:
+        return fd2 if fd2 <= STANDARD_ERROR else int(real(fd, fd2, inheritable))
+
+    per_rank(patches, sim, os, "dup2", dup2)
     per_rank(patches, sim, os, "_exit", leave)
     per_rank(patches, sim, os, "abort", abort)
     per_rank(patches, sim, os, "fork", fork)

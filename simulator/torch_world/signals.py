@@ -68,8 +68,8 @@ def _deliver(sim: Simulation, sender: RankContext, to: RankContext, number: int)
         return
     if number in _STOPS:
         raise NotImplementedError(
-            f"{signal.Signals(number).name} to rank {to.rank}: stopping a process is not modelled; the faults 'slow' and "
-            "'cut' make a rank late or unreachable"
+            f"{signal.Signals(number).name} to rank {to.rank}: stopping a process is not modelled; the "
+            "faults 'slow' and 'cut' make a rank late or unreachable"
         )
     sim.end_rank(to, RankEnded("crash", -number))
 

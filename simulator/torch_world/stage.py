@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from simulator.engine.watchdog import Beside
 from simulator.torch_world.affinity import on_one_cpu
 from simulator.torch_world.alone import only_simulation
-from simulator.torch_world.gpu_install import GpuStage
+from simulator.torch_world.gpu.install import GpuStage
 from simulator.torch_world.install import installed
 from simulator.torch_world.simulation import Simulation
 from simulator.torch_world.store import Servers

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from simulator.torch_world.gpu_place import is_on_gpu
+from simulator.torch_world.gpu.place import is_on_gpu
 from simulator.triton_world import triton_api
 from simulator.triton_world.errors import NotModelled
 

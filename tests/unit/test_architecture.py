@@ -178,6 +178,8 @@ def test_every_top_level_module_of_the_simulator_stands_on_its_map() -> None:
     "package",
     [
         "simulator.torch_world",
+        "simulator.torch_world.gpu",
+        "simulator.torch_world.mooncake",
         "simulator.engine",
         "simulator.analysis",
         "simulator.triton_world",

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Backend as NativeBackend
 from torch._C._distributed_c10d import HashStore
 
-from simulator.torch_world.mooncake_pg import (
+from simulator.torch_world.mooncake.pg import (
     BACKENDS,
     CreationRequest,
     Membership,

@@ -380,3 +380,11 @@ def test_a_thread_that_never_ends_keeps_its_process() -> None:
 def test_usage_errors_are_no_assertion_errors() -> None:
     """They say what the user did."""
     assert not issubclass(UsageError, AssertionError)
+
+
+@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGTSTP])
+def test_a_process_is_not_stopped(number: signal.Signals) -> None:
+    """Peers of a stopped process hang: rather than to go on as if nothing were, the rank is told so."""
+    outcome = simulate(lambda rank: os.kill(os.getpid(), number), 1)
+    assert outcome.verdict is Verdict.EXCEPTION
+    assert f"{number.name} to rank 0: stopping a process is not modelled" in outcome.ranks[0].error

@@ -11,11 +11,11 @@ from tests.upstream.stubs import Stubs
 HOME = Path(__file__).parents[2] / ".venv-upstream"
 
 LIGHT = (
-    "IPython", "aiohttp", "cbor2", "cloudpickle", "dill", "distro", "easydict", "einops", "fastapi", "httpx",
-    "huggingface_hub", "interegular", "llguidance", "loguru", "msgspec", "nvidia-ml-py", "openai", "openai-harmony", "orjson", "partial_json_parser",
-    "pillow", "prometheus_client", "py-cpuinfo", "psutil", "pybase64", "pydantic", "python-multipart", "pyzmq", "regex", "requests",
-    "safetensors", "sentencepiece", "setproctitle", "tiktoken", "tqdm", "typer", "uvicorn", "uvloop", "xxhash",
-    "blake3", "cachetools", "zstandard",
+    "aiohttp", "blake3", "cachetools", "cbor2", "cloudpickle", "dill", "distro", "easydict", "einops", "fastapi",
+    "httpx", "huggingface_hub", "interegular", "IPython", "llguidance", "loguru", "msgspec", "nvidia-ml-py",
+    "openai", "openai-harmony", "orjson", "partial_json_parser", "pillow", "prometheus_client", "psutil",
+    "py-cpuinfo", "pybase64", "pydantic", "python-multipart", "pyzmq", "regex", "requests", "safetensors",
+    "sentencepiece", "setproctitle", "tiktoken", "tqdm", "typer", "uvicorn", "uvloop", "xxhash", "zstandard",
 )  # fmt: skip
 """Real packages, newest versions, with what they depend on: small, and without torch."""
 

@@ -38,15 +38,23 @@ def start(rank: int, backend: str, widths: tuple[int, ...], world: int) -> Lists
     return {name: tuple(group.ranks) for name, group in groups.items() if group is not None}
 
 
-def plain(version: str) -> list[Row]:
-    """8 and 16 ranks on gloo."""
-    rows = []
-    for world, widths in LAYOUTS.items():
-        cluster = Cluster(nodes=world // 8, **OPTIONS).launch(start, ranks=world, args=("gloo", widths, world))
-        outcome, took_s = timed(cluster.run)
-        results = {str(rank): lists for rank, lists in outcome.results.items()}
-        rows.append(Row.of("vllm tp {} pp {} dp {} ep".format(*widths), version, world, took_s, outcome, lists=results))
-    return rows
+def small(version: str) -> list[Row]:
+    """8 ranks on gloo."""
+    return [_run(version, 8)]
+
+
+def large(version: str) -> list[Row]:
+    """16 ranks on two nodes."""
+    return [_run(version, 16)]
+
+
+def _run(version: str, world: int) -> Row:
+    """In a process of its own: what vLLM registers with torch can be registered once."""
+    widths = LAYOUTS[world]
+    cluster = Cluster(nodes=world // 8, **OPTIONS).launch(start, ranks=world, args=("gloo", widths, world))
+    outcome, took_s = timed(cluster.run)
+    lists = {str(rank): lists for rank, lists in outcome.results.items()}
+    return Row.of("vllm tp {} pp {} dp {} ep".format(*widths), version, world, took_s, outcome, lists=lists)
 
 
 def _mutated(rank: int, skips: bool) -> Lists:
@@ -69,10 +77,16 @@ def _mutated(rank: int, skips: bool) -> Lists:
     return start(rank, "gloo", LAYOUTS[8], 8)
 
 
-def mutants(version: str) -> list[Row]:
-    """One rank skips each `new_group` of one list; one rank's lists are rotated."""
-    rows = []
-    for name, skips in (("skip_one", True), ("rotate_one", False)):
-        outcome, took_s = timed(Cluster(nodes=1, **OPTIONS).launch(_mutated, ranks=8, args=(skips,)).run)
-        rows.append(Row.of(f"vllm, {name}", version, 8, took_s, outcome))
-    return rows
+def skip_one(version: str) -> list[Row]:
+    """One rank skips each `new_group` of one list."""
+    return [_mutant(version, "skip_one", skips=True)]
+
+
+def rotate_one(version: str) -> list[Row]:
+    """One rank's lists are rotated."""
+    return [_mutant(version, "rotate_one", skips=False)]
+
+
+def _mutant(version: str, name: str, *, skips: bool) -> Row:
+    outcome, took_s = timed(Cluster(nodes=1, **OPTIONS).launch(_mutated, ranks=8, args=(skips,)).run)
+    return Row.of(f"vllm, {name}", version, 8, took_s, outcome)

@@ -15,13 +15,13 @@ from simulator.communicator import Communicator, Message, Slot
 from simulator.engine.site import Stack
 from simulator.mooncake_model.groups import Group
 from simulator.records import Gathering, GroupView
-from simulator.torch_world.mooncake_failures import BAD_CHUNK, abort, ask, note_grown, note_partial
-from simulator.torch_world.mooncake_seats import ElasticSlot, Seat, next_probe_s
-from simulator.torch_world.mooncake_wire import Wire, sent
+from simulator.torch_world.mooncake.failures import BAD_CHUNK, abort, ask, note_grown, note_partial
+from simulator.torch_world.mooncake.seats import ElasticSlot, Seat, next_probe_s
+from simulator.torch_world.mooncake.wire import Wire, sent
 from simulator.torch_world.simulation import Simulation
 
 if TYPE_CHECKING:
-    from simulator.torch_world.mooncake_group import MooncakeGroup
+    from simulator.torch_world.mooncake.group import MooncakeGroup
 
 _ALIKE = ("all_reduce", "all_gather", "reduce", "broadcast", "barrier", "reduce_scatter")
 """Collectives whose data moves as on any backend if all slots are active."""

@@ -16,12 +16,12 @@ from simulator.communicator import Message
 from simulator.engine.scheduler import Wait
 from simulator.engine.site import Stack
 from simulator.records import Note
-from simulator.torch_world.mooncake_failures import ask
-from simulator.torch_world.mooncake_seats import ElasticSlot
+from simulator.torch_world.mooncake.failures import ask
+from simulator.torch_world.mooncake.seats import ElasticSlot
 from simulator.work import CollectiveWork, FinishedWork, MessageWork
 
 if TYPE_CHECKING:
-    from simulator.torch_world.mooncake_group import MooncakeGroup
+    from simulator.torch_world.mooncake.group import MooncakeGroup
 
 RECONNECT_S = 1.0
 """How long a process tries to reach one that is gone (measured)."""

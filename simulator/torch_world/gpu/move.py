@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from simulator.torch_world.gpu_place import device_of
-from simulator.torch_world.gpu_rank import RankGpus
+from simulator.torch_world.gpu.place import device_of
+from simulator.torch_world.gpu.rank import RankGpus
 
 
 class _Move(torch.autograd.Function):

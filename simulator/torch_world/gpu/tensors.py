@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from simulator.torch_world.gpu_factories import is_traced, made
-from simulator.torch_world.gpu_move import moved
-from simulator.torch_world.gpu_place import PLAIN, Mark, device_of, has_place, is_on_gpu, mark_of, put
-from simulator.torch_world.gpu_rank import RankGpus, as_device
+from simulator.torch_world.gpu.factories import is_traced, made
+from simulator.torch_world.gpu.move import moved
+from simulator.torch_world.gpu.place import PLAIN, Mark, device_of, has_place, is_on_gpu, mark_of, put
+from simulator.torch_world.gpu.rank import RankGpus, as_device
 from simulator.torch_world.patches import Patches
 from simulator.torch_world.simulation import Simulation
 

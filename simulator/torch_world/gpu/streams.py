@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from simulator.torch_world.gpu_rank import as_device
+from simulator.torch_world.gpu.rank import as_device
 
 if TYPE_CHECKING:
     from simulator.torch_world.context import RankContext

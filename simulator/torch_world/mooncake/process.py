@@ -16,7 +16,7 @@ from simulator.mooncake_model.agents import Agent
 from simulator.mooncake_model.coordinator import Coordinator
 from simulator.mooncake_model.timing import COLLECTIVE_TIMEOUT_S, P2P_TIMEOUT_S, REGISTRATION_TIMEOUT_S, WINDOW_S
 from simulator.torch_world.context import RankContext
-from simulator.torch_world.mooncake_arguments import failed
+from simulator.torch_world.mooncake.arguments import failed
 from simulator.torch_world.simulation import Simulation
 
 NOT_CONNECTED = "mooncake::CoordinatorRpcService::{call} RPC failed: not connected"

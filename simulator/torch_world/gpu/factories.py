@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 from torch.utils._device import DeviceContext
 
-from simulator.torch_world.gpu_move import moved
-from simulator.torch_world.gpu_place import UNSETTLED, has_place, mark_of, put
-from simulator.torch_world.gpu_rank import RankGpus, as_device
+from simulator.torch_world.gpu.move import moved
+from simulator.torch_world.gpu.place import UNSETTLED, has_place, mark_of, put
+from simulator.torch_world.gpu.rank import RankGpus, as_device
 from simulator.torch_world.patches import Patches
 from simulator.torch_world.simulation import Simulation
 

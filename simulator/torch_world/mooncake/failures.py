@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from simulator.engine.errors import RankEnded
 from simulator.records import GroupView, Note
-from simulator.torch_world.mooncake_seats import ElasticSlot, Seat
+from simulator.torch_world.mooncake.seats import ElasticSlot, Seat
 from simulator.torch_world.signals import SIGABRT
 from simulator.torch_world.simulation import Simulation
 
 if TYPE_CHECKING:
-    from simulator.torch_world.mooncake_comm import MooncakeComm
-    from simulator.torch_world.mooncake_group import MooncakeGroup
+    from simulator.torch_world.mooncake.comm import MooncakeComm
+    from simulator.torch_world.mooncake.group import MooncakeGroup
 
 NO_SYNC = "PGAssertionException: syncAfterFailure failed for rank"
 BAD_CHUNK = "PGAssertionException: P2P send got invalid chunk_len in credit slot."

@@ -13,15 +13,15 @@ from simulator.mooncake_model.groups import Group
 from simulator.mooncake_model.proposals import Answer
 from simulator.mooncake_model.timing import JOIN_TIMEOUT_S
 from simulator.records import Gathering, GroupView
-from simulator.torch_world.mooncake_arguments import failed
-from simulator.torch_world.mooncake_group import NORMAL, QUIESCING, MooncakeGroup
-from simulator.torch_world.mooncake_pg import (
+from simulator.torch_world.mooncake.arguments import failed
+from simulator.torch_world.mooncake.group import NORMAL, QUIESCING, MooncakeGroup
+from simulator.torch_world.mooncake.pg import (
     ProposalStatus,
     ProposeViewUpdateResponse,
     SyncAfterFailureResponse,
     SyncAfterFailureStatus,
 )
-from simulator.torch_world.mooncake_process import NOT_CONNECTED, Processes
+from simulator.torch_world.mooncake.process import NOT_CONNECTED, Processes
 from simulator.torch_world.simulation import Simulation
 
 HELD_S = 1.0

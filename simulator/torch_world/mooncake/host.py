@@ -27,12 +27,12 @@ from simulator.mooncake_model.timing import CREATION_TIMEOUT_S
 from simulator.records import Gathering, GroupView
 from simulator.torch_world.context import RankContext
 from simulator.torch_world.meeting import Room, Rooms, meet, path_of
-from simulator.torch_world.mooncake_calls import Calls
-from simulator.torch_world.mooncake_comm import MooncakeComm
-from simulator.torch_world.mooncake_group import MooncakeGroup
-from simulator.torch_world.mooncake_pg import CreationRequest, Settings
-from simulator.torch_world.mooncake_process import Process, Processes
-from simulator.torch_world.mooncake_work import ElasticMessage, ElasticWork, LocalWork, hint_of
+from simulator.torch_world.mooncake.calls import Calls
+from simulator.torch_world.mooncake.comm import MooncakeComm
+from simulator.torch_world.mooncake.group import MooncakeGroup
+from simulator.torch_world.mooncake.pg import CreationRequest, Settings
+from simulator.torch_world.mooncake.process import Process, Processes
+from simulator.torch_world.mooncake.work import ElasticMessage, ElasticWork, LocalWork, hint_of
 from simulator.torch_world.simulation import Simulation
 from simulator.torch_world.store import StoreBase
 

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 import torch.cuda.nvtx
 
-from simulator.torch_world.gpu_rank import RankGpus, as_device
-from simulator.torch_world.gpu_streams import stream_classes
+from simulator.torch_world.gpu.rank import RankGpus, as_device
+from simulator.torch_world.gpu.streams import stream_classes
 from simulator.torch_world.patches import Patches
 from simulator.torch_world.simulation import Simulation
 

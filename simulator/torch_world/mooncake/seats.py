@@ -10,7 +10,7 @@ from simulator.collectives import Entry
 from simulator.communicator import Slot
 from simulator.engine.site import Stack
 from simulator.records import Note
-from simulator.torch_world.mooncake_wire import Sent
+from simulator.torch_world.mooncake.wire import Sent
 
 
 @dataclass(slots=True, eq=False)

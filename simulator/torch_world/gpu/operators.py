@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from simulator.torch_world.gpu_place import HOST, UNSETTLED, Mark, has_place, is_on_gpu, mark_of, put, tensors_among
-from simulator.torch_world.gpu_rank import RankGpus
+from simulator.torch_world.gpu.place import HOST, UNSETTLED, Mark, has_place, is_on_gpu, mark_of, put, tensors_among
+from simulator.torch_world.gpu.rank import RankGpus
 from simulator.torch_world.operands import operands
 from simulator.torch_world.operator_watch import OperatorWatch, is_ours
 

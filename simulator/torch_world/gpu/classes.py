@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from simulator.torch_world.gpu_place import is_on_gpu
-from simulator.torch_world.gpu_rank import GpuGenerator, as_device
+from simulator.torch_world.gpu.place import is_on_gpu
+from simulator.torch_world.gpu.rank import GpuGenerator, as_device
 from simulator.torch_world.patches import Patches
 from simulator.torch_world.simulation import Simulation
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.serialization
 
-from simulator.torch_world.gpu_place import Mark
+from simulator.torch_world.gpu.place import Mark
 from simulator.torch_world.patches import Patches
 from simulator.torch_world.simulation import Simulation
 

@@ -20,13 +20,13 @@ from simulator.engine.site import Stack
 from simulator.fake_pg import MODELS, SimProcessGroup, SimWork
 from simulator.records import Note
 from simulator.torch_world.meeting import Room
-from simulator.torch_world.mooncake_arguments import MooncakeArguments, check_reduction, failed
-from simulator.torch_world.mooncake_comm import MooncakeComm
-from simulator.torch_world.mooncake_pg import CreationRequest, Settings
-from simulator.torch_world.mooncake_process import Process
-from simulator.torch_world.mooncake_seats import ElasticSlot
-from simulator.torch_world.mooncake_wire import Wire, sent
-from simulator.torch_world.mooncake_work import ElasticMessage, ElasticWork, LocalWork
+from simulator.torch_world.mooncake.arguments import MooncakeArguments, check_reduction, failed
+from simulator.torch_world.mooncake.comm import MooncakeComm
+from simulator.torch_world.mooncake.pg import CreationRequest, Settings
+from simulator.torch_world.mooncake.process import Process
+from simulator.torch_world.mooncake.seats import ElasticSlot
+from simulator.torch_world.mooncake.wire import Wire, sent
+from simulator.torch_world.mooncake.work import ElasticMessage, ElasticWork, LocalWork
 from simulator.torch_world.simulation import Simulation
 
 ISOLATED, QUIESCING, NORMAL = "isolated", "quiescing", "normal"

@@ -5,15 +5,15 @@ from __future__ import annotations
 from torch.utils import _device
 
 from simulator.torch_world.context import RankContext
-from simulator.torch_world.gpu_answers import install_answers
-from simulator.torch_world.gpu_autocast import install_autocast
-from simulator.torch_world.gpu_classes import install_classes
-from simulator.torch_world.gpu_factories import install_factories
-from simulator.torch_world.gpu_operators import GpuOperators
-from simulator.torch_world.gpu_rank import RankGpus
-from simulator.torch_world.gpu_saving import install_saving
-from simulator.torch_world.gpu_streams import RankStreams
-from simulator.torch_world.gpu_tensors import install_tensors
+from simulator.torch_world.gpu.answers import install_answers
+from simulator.torch_world.gpu.autocast import install_autocast
+from simulator.torch_world.gpu.classes import install_classes
+from simulator.torch_world.gpu.factories import install_factories
+from simulator.torch_world.gpu.operators import GpuOperators
+from simulator.torch_world.gpu.rank import RankGpus
+from simulator.torch_world.gpu.saving import install_saving
+from simulator.torch_world.gpu.streams import RankStreams
+from simulator.torch_world.gpu.tensors import install_tensors
 from simulator.torch_world.patches import Patches
 from simulator.torch_world.simulation import Simulation
 
