@@ -19,7 +19,7 @@ HAS_GPU := $(shell nvidia-smi -L 2>/dev/null | grep -c '^GPU')
 CONSTRAINT := $(if $(TORCH),,$(if $(filter-out 0,$(HAS_GPU)),,--constraint constraints.txt))
 STAMP := $(VENV)/.installed$(if $(TORCH),-torch-$(TORCH))
 
-.PHONY: help install demo test test-gpu suite parity parity-mooncake lint bench clean distclean
+.PHONY: help install demo test test-gpu suite parity upstream parity-mooncake lint bench clean distclean
 
 help:
 	@echo 'make demo       set up .venv and show what hangcheck finds'
@@ -28,6 +28,7 @@ help:
 	@echo 'make suite      wrong and right programs: precision and recall, and those of plain gloo'
 	@echo 'make parity     1,000 random programs, simulated and on real gloo'
 	@echo 'make parity-mooncake  the Mooncake model and the real Mooncake backend, which it sets up in .venv-mooncake'
+	@echo 'make upstream   SGLang, Megatron-core and vLLM from their wheels, unmodified; fetches them (about 1 GB)'
 	@echo 'make lint       ruff and mypy'
 	@echo 'make bench      time the bring-up and schedules a second, print tables'
 	@echo 'make clean      remove caches and build output; distclean: .venv too'
@@ -52,6 +53,10 @@ parity: $(STAMP)
 parity-mooncake: $(STAMP)
 	$(BIN)/python -m tests.parity_mooncake.run --venv $(MOONCAKE_VENV) --pip-args='$(PIP_ARGS)' $(MOONCAKE_ARGS)
 
+upstream: $(STAMP)
+	$(BIN)/python -m tests.upstream.fetch
+	$(BIN)/python -m pytest -m upstream tests/upstream $(PYTEST_ARGS)
+
 lint: $(STAMP)
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m ruff format --check .
@@ -59,6 +64,7 @@ lint: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/bring_up.py
+	$(BIN)/python benchmarks/isolation.py
 	$(BIN)/python benchmarks/explore.py
 	$(BIN)/python benchmarks/elastic.py
 

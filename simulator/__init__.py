@@ -21,11 +21,12 @@ Map of the code (imports go down only):
     torch_world/    the only owner of torch's and Python's process-wide state
     triton_world/   Triton kernels that ranks launch, interpreted
     faults/         faults that are put into a run; knows nothing of torch
-    fake_pg         the process groups of the simulated backends; work and monitored belong to it
-    device_work     what the device of a rank does while its host goes on; device_queue, device_tensors, contacts
-                    below it
+    fake_pg         the process groups of the simulated backends; collective_calls, message_calls, work, message_work
+                    and monitored belong to it
+    device_work     what the device of a rank does while its host goes on; device, device_queue, device_tensors,
+                    contacts below it
     gpu_groups      which devices a group takes, where ranks have simulated GPUs
-    communicator    where the ranks of a group meet; collectives, collective_calls, arguments, backends below it, and
+    communicator    where the ranks of a group meet; collectives, arguments, backends below it, and
                     early_exits, for those who leave before all have met
     mooncake_model/ Mooncake's control plane: processes, groups, proposals, decisions; no torch
     barrier_model   simpy model of barriers: world, cohort, store, membership

@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 from torch.utils._pytree import tree_flatten, tree_map_only
 
 if TYPE_CHECKING:
-    from simulator.device_work import Device
+    from simulator.device import Device
 
 _READS = frozenset(
     getattr(Tensor, name)

@@ -33,18 +33,20 @@ from simulator.arguments import run_error
 from simulator.backends import GLOO, MODELS, MOONCAKE, NCCL, BackendModel
 from simulator.collective_calls import CollectiveCalls
 from simulator.collectives import Entry
-from simulator.communicator import ANY_SOURCE, Communicator, Slot
-from simulator.device_work import Batch, CollectiveUnit, DeviceWork, MessageUnit, holds_host, launch, settle
+from simulator.communicator import Communicator, Slot
+from simulator.device import settle
+from simulator.device_work import Batch, CollectiveUnit, MessageUnit, holds_host, launch
 from simulator.engine.site import Stack
 from simulator.engine.task import Task
 from simulator.gpu_groups import check_devices, devices_of
+from simulator.message_calls import MessageCalls
 from simulator.monitored import monitored_barrier
 from simulator.records import Gathering
 from simulator.torch_world import host_order
 from simulator.torch_world.gpu.place import is_on_gpu
-from simulator.torch_world.in_flight import asked_for_handle, begin, leave
+from simulator.torch_world.in_flight import begin, leave
 from simulator.torch_world.simulation import Simulation
-from simulator.work import CollectiveWork, FinishedWork, LambdaWork, MessageWork, SimFuture, SimWork
+from simulator.work import CollectiveWork, FinishedWork, LambdaWork, SimFuture, SimWork
 
 __all__ = [
     "GLOO", "MODELS", "MOONCAKE", "NCCL", "BackendModel", "FinishedWork", "Options", "SimFuture", "SimProcessGroup",
@@ -74,7 +76,7 @@ _TorchGroup: Any = dist.ProcessGroup
 """Any, since torch's stubs of this class differ between versions and from what C++ calls."""
 
 
-class SimProcessGroup(CollectiveCalls, _TorchGroup):  # type: ignore[misc]
+class SimProcessGroup(CollectiveCalls, MessageCalls, _TorchGroup):  # type: ignore[misc]
     """One rank's handle on a group.
 
     Args:
@@ -369,121 +371,9 @@ class SimProcessGroup(CollectiveCalls, _TorchGroup):  # type: ignore[misc]
             )
         monitored_barrier(self, timeout, wait_all_ranks)
 
-    # -- messages ------------------------------------------------------------------------------------------------
-
     def half_for(self, tensors: Sequence[Tensor]) -> SimProcessGroup:
         """The backend of a mixed group that takes these tensors; the group itself, if it is not mixed."""
         return self if self.gpu_half is None or not any(map(is_on_gpu, tensors)) else self.gpu_half
-
-    def send(self, tensors: list[Tensor], peer: int, tag: int = 0) -> SimWork:
-        if (half := self.half_for(tensors)) is not self:
-            return half.send(tensors, peer, tag)
-        self._must.message(tensors, tag, "send to", peer, self._group_rank)
-        self._check_connected("send", peer)
-        check_devices(self, tensors)
-        self._strike("send")
-        stack = self.sim.sites.capture(1)
-        on_device = self.model.on_device
-        work: SimWork = (
-            self._message_on_device("send", tensors[0], peer, tag, stack)
-            if on_device
-            else self.post_send(tensors[0], peer, tag, stack)
-        )
-        return self._posted(work, "send", stack, (tensors, ()))
-
-    def recv(self, tensors: list[Tensor], peer: int, tag: int = 0) -> SimWork:
-        if (half := self.half_for(tensors)) is not self:
-            return half.recv(tensors, peer, tag)
-        self._must.message(tensors, tag, "recv from", peer, self._group_rank)
-        self._check_connected("recv", peer)
-        check_devices(self, tensors)
-        self._strike("recv")
-        stack = self.sim.sites.capture(1)
-        on_device = self.model.on_device
-        work: SimWork = (
-            self._message_on_device("recv", tensors[0], peer, tag, stack)
-            if on_device
-            else self.post_receive(tensors[0], peer, tag, stack)
-        )
-        return self._posted(work, "recv", stack, ((), tensors))
-
-    def _strike(self, op: str) -> None:
-        if self.sim.faults is not None:
-            self.sim.faults.call(op)
-
-    def _posted(
-        self, work: SimWork, op: str, stack: Stack, tensors: tuple[Sequence[Tensor], Sequence[Tensor]]
-    ) -> SimWork:
-        if not isinstance(work, FinishedWork):
-            begin(self.sim, work, op, self, stack, tensors, is_async=asked_for_handle())
-        return work
-
-    def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> SimWork:
-        if not self.model.any_source:
-            raise RuntimeError(f"Backend {self.model.name} does not support recvAnysource")
-        someone = 0 if self._group_rank else self.size() - 1
-        self._must.message(tensors, tag, "recv from", someone, self._group_rank)
-        self._check_connected("recv", ANY_SOURCE)
-        self._strike("recv")
-        stack = self.sim.sites.capture(1)
-        return self._posted(self.post_receive(tensors[0], ANY_SOURCE, tag, stack), "recv", stack, ((), tensors))
-
-    recvAnysource = recv_anysource
-
-    def _check_connected(self, op: str, peer: int) -> None:
-        self._check_open(op)
-        ends = {self.global_rank, ANY_SOURCE if peer == ANY_SOURCE else self.comm.view.ranks[peer]}
-        if self.model.notices_death and not ends.isdisjoint(self.comm.lost):
-            raise self.lost_error()
-
-    def post_send(self, tensor: Tensor, peer: int, tag: int, stack: Stack) -> MessageWork:
-        """A send to group rank `peer`."""
-        settle(self.sim, [tensor])
-        ranks = self.comm.view.ranks
-        return MessageWork(self, self.comm.post_send(self.global_rank, ranks[peer], tensor, tag, stack))
-
-    def post_receive(self, tensor: Tensor, peer: int, tag: int, stack: Stack) -> MessageWork:
-        """A receive from group rank `peer`, or from ANY_SOURCE."""
-        settle(self.sim, [tensor])
-        source = ANY_SOURCE if peer == ANY_SOURCE else self.comm.view.ranks[peer]
-        return MessageWork(self, self.comm.post_receive(self.global_rank, source, tensor, tag, stack))
-
-    def _message_on_device(self, op: str, tensor: Tensor, peer: int, tag: int, stack: Stack) -> SimWork:
-        """In a batch, or where the group was connected eagerly, on its communicator; else on one of the two ranks."""
-        comm, mine, other = self.comm, self.global_rank, self.comm.view.ranks[peer]
-        channel = "group" if comm.eager or self._batch is not None else "pair"
-        prepare = comm.prepare_send if op == "send" else comm.prepare_receive
-        message = prepare(mine, other, tensor, tag if self.model.has_tags else 0, stack)
-        message.wait.channel = channel
-        unit = MessageUnit(comm, message, channel)
-        if self._batch is not None:
-            return self._in_batch(unit, op, stack)
-        stream = channel if channel == "group" else (min(mine, other), max(mine, other))
-        work: DeviceWork = launch(self, Batch([unit]), op, stack, stream)
-        return work
-
-    # -- batches and splits --------------------------------------------------------------------------------------
-
-    def _start_coalescing(self, device: Any) -> None:
-        if (half := self._get_backend(device)) is not self:
-            half._start_coalescing(device)
-            return
-        if not self.model.coalesces:
-            raise RuntimeError(f"Backend {self.model.name} does not support startCoalescing")
-        self._batch = Batch()
-
-    def _end_coalescing(self, device: Any) -> SimWork:
-        if (half := self._get_backend(device)) is not self:
-            return half._end_coalescing(device)
-        if not self.model.coalesces:
-            raise RuntimeError(f"Backend {self.model.name} does not support endCoalescing")
-        batch, self._batch = self._batch, None
-        stack = self.sim.sites.capture(1)
-        if batch is None or not batch.units:
-            return FinishedWork(self, "coalesced", [], stack)
-        return launch(self, batch, "coalesced", stack, "group")
-
-    start_coalescing, end_coalescing = _start_coalescing, _end_coalescing
 
     def split_group(
         self,

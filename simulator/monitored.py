@@ -16,7 +16,7 @@ from torch.distributed.distributed_c10d import default_pg_timeout
 
 if TYPE_CHECKING:
     from simulator.fake_pg import SimProcessGroup
-    from simulator.work import MessageWork
+    from simulator.message_work import MessageWork
 
 _ARRIVED, _PASS = -2, -3
 """Tags of the two rounds; user tags are not negative."""

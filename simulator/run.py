@@ -15,7 +15,7 @@ from simulator.analysis.early_exits import as_if_they_had_stayed
 from simulator.analysis.facts import RunFacts
 from simulator.analysis.findings import Finding, overall
 from simulator.cohort import Cohort, Placement, together
-from simulator.device_work import leave_device
+from simulator.device import leave_device
 from simulator.engine.errors import RankEnded, SimulatorFault, UsageError
 from simulator.engine.lag import Delays, Recipe
 from simulator.engine.scheduler import End, Scheduler

@@ -92,6 +92,25 @@ class ModuleIsolation:
             self._finder.install() if before is None else self._finder.remove()
         self._now = self._outside if after is None else after
         self._put_in(self._now)
+        if after is None:
+            self._adopt()
+
+    def _adopt(self) -> None:
+        """Shared modules stay with the process, as any import of a rank does, and hold instances of its own.
+
+        A later run then finds them loaded: many register something when they are executed, and can do so once only.
+        """
+        for holder in [holder for holder in self._holders.values() if holder not in self._outside.held]:
+            sys.modules[holder.name] = holder.module
+            parent, _, leaf = holder.name.rpartition(".")
+            if parent in sys.modules:
+                setattr(sys.modules[parent], leaf, holder.module)
+        try:
+            self._bind(self._outside, list(self._holders.values()))
+        except Exception:  # whatever the code of a module raises: outside the ranks it cannot be imported
+            for holder in self._holders.values():
+                if holder not in self._outside.held:
+                    sys.modules.pop(holder.name, None)
 
     def prepare(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The running rank begins: what modules loaded before the run hold becomes its own, and so does `function`."""
@@ -116,7 +135,7 @@ class ModuleIsolation:
             for holder in holders:
                 if holder not in mine.held:
                     mine.held[holder] = holder.of_rank(sys.modules)
-                    if holder not in self._outside.held:
+                    if mine is not self._outside and holder not in self._outside.held:
                         mine.followers[holder.name] = sys.modules[holder.name] = holder.module
         finally:
             mine.binding = False

@@ -2,8 +2,8 @@
 
 Not modelled: sub-processes (a rank that forks is refused; `subprocess` starts a real process with the real
 environment), `/proc`, psutil, a redirection of the standard streams with `os.dup2` (it has no effect: all ranks share
-them, and another rank may run before they are put back), and the C environment: `os.environ` is the rank's own, what C code reads with getenv is
-not.
+them, and another rank may run before they are put back), and the C environment: `os.environ` is the rank's own, what C
+code reads with getenv is not.
 """
 
 from __future__ import annotations

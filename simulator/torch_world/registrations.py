@@ -23,7 +23,8 @@ _Functions = dict[RankContext, Callable[..., Any]]
 
 def install_registrations(patches: Patches, sim: Simulation) -> None:
     """Replace what registers operators, for ranks."""
-    define, impl, fake = Library.define, Library.impl, Library._register_fake
+    kind: Any = Library
+    define, impl, fake = kind.define, kind.impl, kind._register_fake
     routes: dict[tuple[str, str, str], _Functions] = {}
     fakes: dict[tuple[str, str], RankContext] = {}
     defined: dict[tuple[RankContext, str], None] = {}
@@ -57,7 +58,9 @@ def install_registrations(patches: Patches, sim: Simulation) -> None:
         functions = routes[self.ns, name, dispatch_key] = {context: fn}
 
         def of_the_running_rank(*args: Any, **values: Any) -> Any:
-            return functions.get(sim.here(), fn)(*args, **values)
+            context = sim.here()
+            mine = None if context is None else functions.get(context)
+            return (fn if mine is None else mine)(*args, **values)
 
         return impl(self, op_name, of_the_running_rank, dispatch_key, **kwargs)
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from simulator.collective_calls import _terms
 from simulator.collectives import Entry, below_torch
 from simulator.communicator import ANY_SOURCE, Message
-from simulator.device_work import settle
+from simulator.device import settle
 from simulator.engine.site import Stack
 from simulator.fake_pg import MODELS, SimProcessGroup, SimWork
 from simulator.records import Note

@@ -15,10 +15,11 @@ from torch import Tensor
 from simulator.communicator import Message
 from simulator.engine.scheduler import Wait
 from simulator.engine.site import Stack
+from simulator.message_work import MessageWork
 from simulator.records import Note
 from simulator.torch_world.mooncake.failures import ask
 from simulator.torch_world.mooncake.seats import ElasticSlot
-from simulator.work import CollectiveWork, FinishedWork, MessageWork
+from simulator.work import CollectiveWork, FinishedWork
 
 if TYPE_CHECKING:
     from simulator.torch_world.mooncake.group import MooncakeGroup
