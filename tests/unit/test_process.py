@@ -388,3 +388,28 @@ def test_a_process_is_not_stopped(number: signal.Signals) -> None:
     outcome = simulate(lambda rank: os.kill(os.getpid(), number), 1)
     assert outcome.verdict is Verdict.EXCEPTION
     assert f"{number.name} to rank 0: stopping a process is not modelled" in outcome.ranks[0].error
+
+
+def test_a_rank_does_not_redirect_the_streams_of_all(capfd: pytest.CaptureFixture[str]) -> None:
+    """`os.dup2` onto 0 to 2 has no effect; any other descriptor is real."""
+
+    def body(rank: int) -> None:
+        with open(os.devnull, "w") as nowhere:
+            os.dup2(nowhere.fileno(), 1)
+        os.write(1, b"still there\n")
+
+    results(body, 1)
+    assert capfd.readouterr().out == "still there\n"
+
+
+def test_the_address_of_a_datagram_socket_is_that_of_the_node() -> None:
+    """The usual way to ask for one's own address."""
+
+    def body(rank: int) -> tuple[str, str]:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect(("127.0.0.2", 9))
+            loop = probe.getsockname()[0]
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as unbound:
+            return loop, unbound.getsockname()[0]
+
+    assert results(body, 1)[0] == ("127.0.0.1", "0.0.0.0")
