@@ -6,6 +6,8 @@ import copy
 import io
 import os
 import pickle
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -297,3 +299,23 @@ def test_real_gloo_works_before_and_after(tmp_path):
         dist.destroy_process_group()
         assert x.tolist() == [1.0, 1.0]
         on_gpus(mixed)
+
+
+FRESH = """
+import torch
+from simulator import simulate
+
+def body(rank):
+    with torch.device("cuda"):
+        return torch.ones(1).device.type
+
+assert simulate(body, 1, accelerator="cuda").raise_if_bad().results == {0: "cuda"}
+with torch.device("meta"):
+    assert torch.ones(1).device.type == torch.arange(3).device.type == "meta"
+assert torch.ones in torch.overrides.get_ignored_functions()
+"""
+
+
+def test_tables_that_torch_makes_once_hold_its_own_functions():
+    """A process in which nothing has asked for them before: default devices go on working after the run."""
+    subprocess.run([sys.executable, "-c", FRESH], check=True, timeout=120)

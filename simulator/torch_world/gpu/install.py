@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from torch import overrides
 from torch.utils import _device
 
 from simulator.torch_world.context import RankContext
@@ -40,9 +41,7 @@ class GpuStage:
 
 
 def _install(patches: Patches, sim: Simulation) -> None:
-    from torch.jit import _builtins
-
-    vars(_builtins)["_get_builtin_table"]()  # made once, from torch as it is; it must not be made from what is replaced
+    _fill_tables()
     patches.set(_device, "CURRENT_DEVICE", vars(_device)["CURRENT_DEVICE"])
     install_answers(patches, sim)
     install_factories(patches, sim)
@@ -50,6 +49,17 @@ def _install(patches: Patches, sim: Simulation) -> None:
     install_classes(patches, sim)
     install_saving(patches, sim)
     install_autocast(patches, sim)
+
+
+def _fill_tables() -> None:
+    """torch makes tables of its own functions once, when one is first asked for. Let it be now, before any is replaced."""
+    from torch.jit import _builtins
+
+    vars(_builtins)["_get_builtin_table"]()
+    vars(_device)["_device_constructors"]()
+    overrides.get_default_nowrap_functions()
+    overrides.get_testing_overrides()
+    overrides.get_overridable_functions()
 
 
 def give_gpus(sim: Simulation, context: RankContext) -> None:
