@@ -21,10 +21,12 @@ class CheckedCluster(Cluster):
     Attributes:
         exploring: how to explore, if each run is to be one of many schedules (see `explore_program`).
         save: called with an exploration whose schedule is to be kept.
+        never_struck: called with a line about each fault that never struck, if all is well otherwise.
     """
 
     exploring: Mapping[str, Any] | None = None
     save: Callable[[Exploration], None] = staticmethod(lambda exploration: None)
+    never_struck: Callable[[str], None] = staticmethod(lambda text: None)
 
     def run(self, *, check: bool = True) -> Outcome:
         """Simulate all cohorts to the end.
@@ -38,13 +40,23 @@ class CheckedCluster(Cluster):
         if self.exploring is not None:
             return self._explored(self.exploring, check)
         outcome = super().run()
-        return outcome.raise_if_bad() if check else outcome
+        if check:
+            outcome.raise_if_bad()
+        for fault in outcome.faults:
+            if fault.first is None:
+                self.never_struck(f"the fault [{fault.text}] never struck: {fault.why_not}")
+        return outcome
 
     def _explored(self, how: Mapping[str, Any], check: bool) -> Outcome:
         exploration = explore_program(OfCluster(lambda: self, self.ranks), **how)
         if exploration.schedule.delays:
             self.save(exploration)
-        return exploration.raise_if_bad().outcome if check else exploration.outcome
+        if check:
+            exploration.raise_if_bad()
+        for text, schedules, why in exploration.strikes:
+            if not schedules:
+                self.never_struck(f"the fault [{text}] never struck in {len(exploration.trials)} schedules: {why}")
+        return exploration.outcome
 
 
 def marked(given: Mapping[str, Any], seed: int) -> dict[str, Any]:

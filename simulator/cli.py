@@ -46,7 +46,9 @@ class OneLineParser(argparse.ArgumentParser):
     """A parser whose errors are `UsageError`s, without the usage text in front."""
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message} ({self.prog} --help lists what there is)")
+        faults = message.startswith("argument --fault:")
+        where = "hangcheck faults" if faults else f"{self.prog} --help"
+        raise UsageError(f"{message} ({where} lists what there is)")
 
 
 def whole_number(text: str) -> int:
@@ -64,8 +66,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _dispatch(arguments)
     except UsageError as error:
         return _complain(USAGE, f"error: {error}")
-    except KeyboardInterrupt:
-        return _complain(INTERRUPTED, "interrupted")
+    except KeyboardInterrupt as error:
+        return _complain(INTERRUPTED, str(error) or "interrupted")
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes once more at its end
         return FINDINGS

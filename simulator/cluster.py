@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from simulator.analysis.facts import listed
 from simulator.cohort import Cohort, RankFunction
 from simulator.engine.errors import UsageError, require
 from simulator.faults import Fault, FaultFunction
@@ -148,7 +149,8 @@ class Cluster:
             taken = sorted(set(ranks) & {rank for cohort in self._cohorts for rank in cohort.ranks})
             require(
                 not taken,
-                f"ranks {_span(taken)} are live already: give rank_offset={self._first_free()} or higher",
+                f"{listed(taken)} {'is' if len(taken) == 1 else 'are'} live already: "
+                f"give rank_offset={self._first_free()} or higher",
             )
         capacity = None if self.options.gpus_per_node is None else self.options.gpus_per_node * self.options.nodes
         require(
@@ -200,10 +202,6 @@ def _check_function(fn: object) -> None:
 
 def _whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _span(numbers: Sequence[int]) -> str:
-    return ", ".join(map(str, numbers))
 
 
 def simulate(fn: RankFunction, ranks: int, *, args: Sequence[Any] = (), **options: Any) -> Outcome:

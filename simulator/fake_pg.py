@@ -334,12 +334,17 @@ class SimProcessGroup(CollectiveCalls, MessageCalls, _TorchGroup):  # type: igno
         check_devices(self, [*entry.inputs, *entry.outputs])
         if entry.reduce in self.model.refused_reduce_ops:
             raise self.model.error(f"Cannot use ReduceOp.{entry.reduce} with {self.model.title}")
-        return self.lost_error() if self.model.notices_death and self.comm.lost else None
+        return self.fails_at_once(entry.op) if self.model.notices_death and self.comm.lost else None
 
     def _check_open(self, op: str) -> None:
         self.sim.must_be_here(f"{op} on group '{self.comm.view.label}'")
         if self.closed and not self.model.usable_after_destroy:
             raise RuntimeError(f"{op} on group '{self.comm.view.label}' after destroy_process_group")
+
+    def fails_at_once(self, op: str) -> RuntimeError:
+        """The error of a call on lost connections. It costs a poll: a loop that calls again and again gets nowhere."""
+        self.sim.scheduler.poll(f"{op} that fails at once")
+        return self.lost_error()
 
     def lost_error(self) -> RuntimeError:
         """What the backend raises once a member is gone, or this rank has closed its connections."""

@@ -98,6 +98,12 @@ def add_flags(group: argparse._ArgumentGroup) -> None:
         help="no fault strikes from this virtual time on (30s), and progress must follow",
     )
     group.add_argument(
+        "--until",
+        type=_time,
+        metavar="TIME",
+        help="end the run at this virtual time (60s), and say where the ranks are: for a server that runs for ever",
+    )
+    group.add_argument(
         "--progress",
         action=argparse.BooleanOptionalAction,
         help="a line on stderr during long runs (if it is a terminal)",
@@ -117,7 +123,7 @@ def _positive(text: str) -> float:
 def _fault(text: str) -> str:
     """A fault as it is given; one that does not fit is refused before anything runs."""
     try:
-        return str(Fault.parse(text))
+        return Fault.parse(text).text
     except UsageError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 
@@ -141,6 +147,7 @@ def options_of(args: argparse.Namespace, seed: int) -> dict[str, Any]:
         "accelerator": args.accelerator,
         "faults": tuple(args.fault),
         "faults_stop_at_s": args.faults_stop_at,
+        "until_s": args.until,
         "limits": Limits(spin_wall_s=args.spin_limit),
     }
 

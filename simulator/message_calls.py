@@ -96,7 +96,7 @@ class MessageCalls:
         self._whole._check_open(op)
         ends = {self.global_rank, ANY_SOURCE if peer == ANY_SOURCE else self.comm.view.ranks[peer]}
         if self.model.notices_death and not ends.isdisjoint(self.comm.lost):
-            raise self._whole.lost_error()
+            raise self._whole.fails_at_once(op)
 
     def post_send(self, tensor: Tensor, peer: int, tag: int, stack: Stack) -> MessageWork:
         """A send to group rank `peer`."""

@@ -54,6 +54,8 @@ class ClusterOptions:
     """Faults to inject, as texts (`kill rank=2 at=all_reduce#3`) or functions; see `simulator.faults`."""
     faults_stop_at_s: float | None = None
     """No fault strikes from this virtual time on, and progress must follow; None: faults do not stop."""
+    until_s: float | None = None
+    """The run ends at this virtual time, if it goes on so long; None: it goes on to its end."""
     on_tick: Callable[[Scheduler], None] = lambda scheduler: None
     """Called about four times a second, from another thread: progress."""
 
@@ -82,9 +84,10 @@ class ClusterOptions:
         require(several, f"faults={self.faults!r}: give a list of faults, such as ['kill rank=2 at=2.5s']")
         for fault in self.faults:
             fault_of(fault)
-        stop = self.faults_stop_at_s
-        fits = stop is None or (isinstance(stop, int | float) and not isinstance(stop, bool) and stop >= 0)
-        require(fits, f"faults_stop_at_s={stop!r}: give a number of virtual seconds, or None")
+        for name in ("faults_stop_at_s", "until_s"):
+            stop = getattr(self, name)
+            fits = stop is None or (isinstance(stop, int | float) and not isinstance(stop, bool) and stop >= 0)
+            require(fits, f"{name}={stop!r}: give a number of virtual seconds, 0 or more, or None")
         require(isinstance(self.multicast, bool), f"multicast={self.multicast!r}: give True or False")
         require(self.accelerator in (None, "cuda"), f"accelerator={self.accelerator!r}: give 'cuda', or leave it out")
         require(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from simulator.analysis.findings import Finding, Verdict
+from simulator.analysis.findings import Finding, Side, Verdict
 from simulator.engine.errors import HangcheckError
 from simulator.engine.lag import Lag
 from simulator.engine.scheduler import End
@@ -35,6 +35,7 @@ class Outcome:
         virtual_s: virtual seconds that passed.
         lag: under a schedule, who fell behind where, and the log of operations.
         faults: those that were asked for, and what came of them; `faults_end_s`: from when on none strikes.
+        standing: where the ranks were that had not ended.
     """
 
     verdict: Verdict
@@ -49,6 +50,7 @@ class Outcome:
     lag: Lag | None = None
     faults: tuple[InjectedFault, ...] = ()
     faults_end_s: float | None = None
+    standing: tuple[Side, ...] = ()
 
     @property
     def ok(self) -> bool:

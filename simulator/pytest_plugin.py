@@ -70,8 +70,9 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     config.addinivalue_line(
         "markers",
-        "hangcheck_faults('kill rank=2 at=2.5s', ..., stop_at=None): simulate with these faults injected; "
-        "no fault strikes from stop_at on, and progress must follow",
+        "hangcheck_faults('kill rank=2 at=2.5s', ..., stop_at=None, must_strike=False): simulate with these faults "
+        "injected; no fault strikes from stop_at on, and progress must follow; a fault that never struck is said in "
+        "the test's report, and fails the test with must_strike",
     )
 
 
@@ -120,6 +121,7 @@ class _MarkedTest:
 
     def __init__(self, request: pytest.FixtureRequest) -> None:
         self.seed = seed_of(request.config)
+        self._item = request.node
         self._command = shlex.join(["pytest", request.node.nodeid, "--hangcheck-seed", str(self.seed)])
         self._mark = request.node.get_closest_marker("hangcheck_explore")
         self._faults = request.node.get_closest_marker("hangcheck_faults")
@@ -135,7 +137,9 @@ class _MarkedTest:
 
         given = {**self._faults.kwargs}
         stop_at = given.pop("stop_at", None)
-        require(not given, f"hangcheck_faults({', '.join(given)}): give faults as texts, and stop_at by name")
+        given.pop("must_strike", None)
+        known = "give faults as texts, and stop_at and must_strike by name"
+        require(not given, f"hangcheck_faults({', '.join(given)}): {known}")
         return {
             "faults": self._faults.args,
             "faults_stop_at_s": read_seconds(stop_at) if isinstance(stop_at, str) else stop_at,
@@ -144,6 +148,7 @@ class _MarkedTest:
     def prepared(self, cluster: CheckedCluster, number: int) -> CheckedCluster:
         """The cluster that is the test's `number`th."""
         cluster.replay = self._command
+        cluster.never_struck = self._never_struck
         if self._schedule is not None:
             self._follow(cluster, number, self._schedule)
         elif self._mark is not None:
@@ -155,6 +160,12 @@ class _MarkedTest:
             cluster.exploring = {**how, "command": command, "replay": replay}
             cluster.save = self._save
         return cluster
+
+    def _never_struck(self, text: str) -> None:
+        """A fault had no effect, in any schedule: say so in the report of the test, and fail it if that was asked."""
+        if self._faults is not None and self._faults.kwargs.get("must_strike"):
+            pytest.fail(f"hangcheck: {text}", pytrace=False)
+        self._item.add_report_section("call", "hangcheck", text)
 
     def _save(self, exploration: Exploration) -> None:
         self._file.parent.mkdir(parents=True, exist_ok=True)

@@ -28,7 +28,12 @@ class GroupView:
     @property
     def label(self) -> str:
         """The description if there is one, else the name; a hash is cut to eight digits."""
-        return self.desc if self.desc not in ("", "undefined") else f"#{self.name[:8]}"
+        return label_of(self.name, self.desc)
+
+
+def label_of(name: str, desc: str) -> str:
+    """What people call a group of this name and description."""
+    return desc if desc not in ("", "undefined") else f"#{name[:8]}"
 
 
 @dataclass(slots=True)
@@ -87,6 +92,7 @@ class GroupSlot:
         calls: rank to the stack of its call; filled in by `WorldRecord.settled`.
         others: the lists of those ranks that gave another one than `ranks`.
         returned: what the call gave to those who joined after the launch.
+        name: torch's internal name, as the first caller counts.
     """
 
     index: int
@@ -99,6 +105,12 @@ class GroupSlot:
     calls: dict[int, Stack] = field(default_factory=dict)
     others: dict[int, tuple[int, ...]] = field(default_factory=dict)
     returned: dict[int, str] = field(default_factory=dict)
+    name: str = ""
+
+    @property
+    def label(self) -> str:
+        """The description if there is one, else the name that the first caller has for it."""
+        return label_of(self.name, self.desc)
 
 
 @dataclass(slots=True)
@@ -115,6 +127,11 @@ class WorldRecord:
     members: dict[int, str] = field(default_factory=dict)
     slots: list[GroupSlot] = field(default_factory=list)
     stacks: dict[int, list[Stack]] = field(default_factory=dict)
+
+    @property
+    def store(self) -> str:
+        """Names the default group whatever its size."""
+        return self.key.split("size ")[0]
 
     def count(self, rank: int) -> int:
         """How many calls `rank` made."""
@@ -166,6 +183,7 @@ class RankRecord:
         status: `ok`, `exception`, `exit`, `crash`, `killed`, `stuck`.
         error: type and first line of the exception; `traceback` has all of it.
         fault: the fault that killed it, or raised in it.
+        has_gpus: it had simulated GPUs.
     """
 
     rank: int
@@ -179,6 +197,7 @@ class RankRecord:
     end_s: float | None = None
     traceback: str = ""
     fault: str = ""
+    has_gpus: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +222,7 @@ class InjectedFault:
         ranks: those that it struck, in that order.
         killed: those that it killed, also those that it started again.
         ended: those that it has ended, or kept from starting, for good.
+        keys: of stores, whose change it held up.
     """
 
     text: str
@@ -212,6 +232,7 @@ class InjectedFault:
     ranks: dict[int, None] = field(default_factory=dict)
     killed: dict[int, None] = field(default_factory=dict)
     ended: dict[int, None] = field(default_factory=dict)
+    keys: dict[str, None] = field(default_factory=dict)
     why_not: str = ""
 
 

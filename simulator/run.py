@@ -6,14 +6,15 @@ import os
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from simulator.analysis.diagnose import diagnose
 from simulator.analysis.early_exits import as_if_they_had_stayed
-from simulator.analysis.facts import RunFacts
-from simulator.analysis.findings import Finding, overall
+from simulator.analysis.facts import RunFacts, grouped
+from simulator.analysis.findings import Finding, Side, overall
 from simulator.cohort import Cohort, Placement, together
 from simulator.device import leave_device
 from simulator.engine.errors import RankEnded, SimulatorFault, UsageError
@@ -25,6 +26,7 @@ from simulator.faults.faults import Faults
 from simulator.options import ClusterOptions
 from simulator.outcome import Outcome
 from simulator.records import Blocked, RankRecord
+from simulator.report.text import side_rows
 from simulator.torch_world.context import Node, RankContext
 from simulator.torch_world.fault_port import FaultPort
 from simulator.torch_world.gpu.install import give_gpus
@@ -89,6 +91,7 @@ class Run:
             on_quiescent=self._quiescent,
             on_tick=options.on_tick,
             beside=stage.beside,
+            until_s=float("inf") if options.until_s is None else options.until_s,
         )
         self._sim, self._servers = stage.sim, stage.servers
         self._sim.begin(self._scheduler, nodes)
@@ -126,11 +129,13 @@ class Run:
         try:
             self._spawn()
             end = self._scheduler.run()
-            virtual_s = float(self._scheduler.env.now)
+            virtual_s = float(self._scheduler.env.now if end is not End.UNTIL else self._options.until_s or 0.0)
             if self._faults is not None:
                 self._faults.settle()
             findings = self._diagnose(end)
             self._sim.trace.seal()
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(self._where()) from None
         finally:
             self._scheduler.drain()
             forget_half_imports(self._modules)
@@ -160,7 +165,20 @@ class Run:
             self._scheduler.lag,
             tuple(self._sim.records.faults),
             self._options.faults_stop_at_s,
+            self._standing(),
         )
+
+    def _where(self) -> str:
+        """Where the ranks are, for somebody who has interrupted the run."""
+        self._sim.records.final = self._blocked()
+        sides = [replace(s, doing="runs") if s.doing == "never entered" else s for s in self._standing()]
+        lines = [f"interrupted at {float(self._scheduler.env.now):g} s of virtual time", *side_rows(sides)]
+        return "\n".join(lines)
+
+    def _standing(self) -> tuple[Side, ...]:
+        """Where the ranks are that have not ended."""
+        going = [record.rank for record in self._sim.records.ranks.values() if record.status == "stuck"]
+        return tuple(grouped("going on", going, self._sim.records, self._sim.records.final))
 
     def _release_groups(self) -> None:
         for context in self._sim.contexts.values():
@@ -238,6 +256,7 @@ class Run:
             return
         self._sim.contexts[rank] = context
         record = self._sim.records.ranks[rank] = RankRecord(rank, cohort.name, start_s=at_s)
+        record.has_gpus = context.gpus is not None
         self._sim.log("start", cohort.name)
         try:
             error = self._main(cohort, context, record)
@@ -250,9 +269,7 @@ class Run:
         except RankEnded as ended:
             if self._scheduler.over:
                 return
-            record.status, record.exit_code = ended.how, ended.code
-            if ended.how == "exit" and ended.code == 0:
-                record.status = "ok"
+            _note_end(record, ended)
         self._over(context, record)
 
     def _main(self, cohort: Cohort, context: RankContext, record: RankRecord) -> BaseException | None:
@@ -341,6 +358,14 @@ class Run:
                 wait = op.awaited()[1]
                 if not any(what is wait.what for what in waited_for):
                     yield Blocked(context.rank, "device", wait.kind, wait.text, wait.stack, wait.what)
+
+
+def _note_end(record: RankRecord, ended: RankEnded) -> None:
+    record.status, record.exit_code = ended.how, ended.code
+    record.stack = ended.stack or record.stack
+    if ended.how == "exit":
+        record.status = "exit" if ended.code else "ok"
+        record.error = f"os._exit({ended.code})" if ended.code else ""
 
 
 def _note_exit(record: RankRecord, error: SystemExit, sim: Simulation) -> None:

@@ -72,6 +72,12 @@ def timeline(outcome: Outcome) -> list[str]:
             row = (f"{step.at_s:9.3f}", str(step.state), step.why)
             rows.setdefault(row, []).append(rank)
             places[row] = min(places.get(row, (float(row[0]), place)), (float(row[0]), place))
+    for event in outcome.trace:
+        fault, deed = event.detail if event.kind == "fault" else ("", "")
+        if str(deed).startswith("killed"):
+            row = (f"{event.time_s:9.3f}", "killed", str(fault))
+            rows.setdefault(row, []).append(event.rank)
+            places[row] = (event.time_s, -1)
     return [
         line
         for row in sorted(rows, key=places.__getitem__)
@@ -85,12 +91,20 @@ def endings(outcome: Outcome) -> list[str]:
     for rank, record in sorted(outcome.ranks.items()):
         diary = outcome.results.get(rank)
         if not isinstance(diary, Diary):
-            text = f"{record.status} (exit code {record.exit_code})" if record.status != "stuck" else "stuck"
+            text = f"{record.status} (exit code {record.exit_code})"
+            text = text if record.status != "stuck" else f"stuck: {stuck_where(outcome, rank)}"
             rows.setdefault(text, []).append(rank)
             continue
         served = ", ".join(f"{steps} steps by {met} rank{'s' * (met > 1)}" for met, steps in diary.served)
         rows.setdefault("turned away, see above" if diary.error else f"served {served}", []).append(rank)
     return [line for text, ranks in rows.items() for line in _wrapped(f"  {spans(ranks):<12} ", text)]
+
+
+def stuck_where(outcome: Outcome, rank: int) -> str:
+    """What a rank that has not ended does, and where."""
+    return next(
+        f"{side.doing}{f', {side.site.place}' if side.site else ''}" for side in outcome.standing if rank in side.ranks
+    )
 
 
 def _wrapped(head: str, text: str) -> list[str]:

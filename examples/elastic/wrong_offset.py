@@ -23,7 +23,9 @@ STORY = Story(
     name="wrong_offset",
     title="A wrong offset: rank_offset=5, which leaves a gap",
     text="""Two ranks are started with rank_offset=5, but the deployment ends at rank 3. Without the check, their
-    WORLD would attach with a hole at rank 4, and a rank_offset of 4 that came later would not find its place.""",
+    WORLD would attach with a hole at rank 4, and a rank_offset of 4 that came later would not find its place.
+    The answer takes 5 s: rank 4 might register a little later than 5 and 6 do, so the deployment waits that long
+    (Patience.early_s) before it says no.""",
     cluster=cluster,
 )
 

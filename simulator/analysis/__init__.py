@@ -7,10 +7,13 @@ modes       groups that some members create with local synchronisation and other
 rank_numbers  group ranks given where torch takes global ones
 gpus        ranks of one nccl group on one simulated GPU
 requests    tensors used before the end of a call, handles nobody waits for, threads on one group
-elastic     elastic groups over Mooncake: data of fewer ranks than asked for, joiners that nobody admits
+elastic     elastic groups over Mooncake: data of fewer ranks than asked for, calls that waited
+admission   joiners of such groups that nobody admits, or whose number another process has
 roles       joiners whose groups reach too far or run alone; probes
 stale_keys  groups made again under the keys of their first life
 early_exits  collectives that some ranks left before all had come
+name_skew   groups of one list of ranks that have several names
+raised      what an exception asks for: a mend, simulated GPUs, or what is not modelled
 deadlock    who waits for whom, when nothing could move any more; wait_graph (which wait explains the others) and
             partnerless (sends and receives that would fit each other) below it
 symmetric   symmetric memory: buffers that do not fit together; buffer_order, signal_pads, rendezvous beside it

@@ -27,12 +27,13 @@ class Difference:
 
     @property
     def sentence(self) -> str:
-        parts = [f"{side.doing} on {listed(side.ranks)}" + _at(side.stack) for side in self.sides]
+        parts = [f"{side.doing} on {listed(side.ranks)}" + at_place(side.stack) for side in self.sides]
         skipped = f"; {self.skipped}" if self.skipped else ""
         return f"new_group call {self.slot.index + 1} of the default group is " + ", and ".join(parts) + skipped
 
 
-def _at(stack: Stack) -> str:
+def at_place(stack: Stack) -> str:
+    """Where a call stands, in brackets."""
     return f" ({stack[0].place})" if stack else ""
 
 
@@ -91,6 +92,8 @@ def _is_short(slot: GroupSlot, world: WorldRecord, records: Records) -> bool:
     """Somebody is absent for good: it finished, or its default group is another one (it was there before)."""
     if slot.extension and len(slot.ranks) == world.size:
         return False  # a joiner attaches to the WORLD that the others have: nobody else has to call
+    if _repeats(slot, world, records):
+        return False
     absent = _absent(slot, world)
     elsewhere = {rank for other in records.worlds.values() if other is not world for rank in other.members}
     gone = [
@@ -101,6 +104,21 @@ def _is_short(slot: GroupSlot, world: WorldRecord, records: Records) -> bool:
         or (rank in elsewhere and rank not in world.members)
     ]
     return bool(absent) and len(gone) == len(absent)
+
+
+def _repeats(slot: GroupSlot, world: WorldRecord, records: Records) -> bool:
+    """Ranks that took a lost slot make a call again that the others of its list made before the world grew."""
+    callers = {rank: records.ranks[rank].cohort for rank in slot.calls}
+    if not all(cohort.startswith("recover") for cohort in callers.values()):
+        return False
+    for other in records.worlds.values():
+        if other is world or other.store != world.store:
+            continue
+        for made in other.slots:
+            same = (made.ranks, made.desc, made.backend) == (slot.ranks, slot.desc, slot.backend)
+            if same and set(slot.ranks) <= {*other.settled(made).calls, *callers}:
+                return True
+    return False
 
 
 def _missing_call(world: WorldRecord, slots: Sequence[GroupSlot], records: Records, facts: RunFacts) -> Finding:
@@ -117,9 +135,9 @@ def _missing_call(world: WorldRecord, slots: Sequence[GroupSlot], records: Recor
         kind=Verdict.DEADLOCK,
         level=Level.CONTRACT,
         certainty=Certainty.SUSPECT if harmless else Certainty.CAUSE,
-        title=f"new_group '{slot.desc or slot.index}' {spelled(slot.ranks)} is collective over all {world.size} ranks "
+        title=f"new_group '{slot.label}' {spelled(slot.ranks)} is collective over all {world.size} ranks "
         "of the default group, and some never call it" + (f" (nor {len(more)} more: {some(more)})" if more else ""),
-        group=slot.desc or f"#{slot.index}",
+        group=slot.label,
         group_ranks=slot.ranks,
         sides=(*waiting, *missing),
         cause=_why_missing(slot, outsiders, joiners),
@@ -147,13 +165,11 @@ def _why_missing(slot: GroupSlot, outsiders: Sequence[int], joiners: bool) -> st
     callers = listed(slot.calls)
     if joiners and outsiders:
         return (
-            f"{callers} joined later and create group '{slot.desc}' by a call that every rank of the default group has "
-            f"to make; {listed(outsiders)} had created their groups before and do not run this code again"
+            f"{callers} joined later and create group '{slot.label}' by a call that every rank of the default group "
+            f"has to make; {listed(outsiders)} had created their groups before and do not run this code again"
         )
     verb = "calls" if len(slot.calls) == 1 else "call"
-    return (
-        f"{callers} {verb} new_group for group '{slot.desc or spelled(slot.ranks)}' and the other ranks skip the call"
-    )
+    return f"{callers} {verb} new_group for group '{slot.label}' and the other ranks skip the call"
 
 
 def _remedy(slot: GroupSlot, joiners: bool) -> str:
@@ -197,12 +213,11 @@ def _with_barrier(slot: GroupSlot, world: WorldRecord, records: Records) -> str:
     """
     arrivals: dict[int, int] = {}
     for other in records.worlds.values():
-        same_store = other.key.split("size ")[0] == world.key.split("size ")[0]
-        if other is not world and same_store and slot.index < len(other.slots):
+        if other is not world and other.store == world.store and slot.index < len(other.slots):
             arrivals.update(dict.fromkeys(other.settled(other.slots[slot.index]).calls, other.size))
     before = listed(arrivals) if arrivals else ""
-    callers = [rank for rank in slot.calls if rank not in arrivals]
-    passed = predict_store_barrier({**arrivals, **dict.fromkeys(callers, world.size)})
+    callers = [rank for rank in slot.calls if rank not in arrivals] or list(slot.calls)
+    passed = predict_store_barrier({**arrivals, **{rank: world.size for rank in callers if rank not in arrivals}})
     hung = [rank for rank in callers if not passed[rank]]
     if hung:
         return f"with TORCH_DIST_INIT_BARRIER=1 {listed(hung)} would wait in the store barrier"
@@ -266,7 +281,7 @@ def differing_calls(records: Records) -> list[Finding]:
             level=Level.CONTRACT,
             certainty=Certainty.CAUSE,
             title=f"new_group call {slot.index + 1} of the default group differs between ranks",
-            group=slot.desc or f"#{slot.index}",
+            group=slot.label,
             group_ranks=slot.ranks,
             sides=difference.sides,
             cause="all ranks must make the same new_group calls in the same order; from here on the counter that names "

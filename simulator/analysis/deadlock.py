@@ -9,6 +9,7 @@ from simulator.analysis.contracts import first_difference
 from simulator.analysis.facts import by_stack, grouped, keys_of, listed, reading, spelled, waits_for
 from simulator.analysis.findings import Certainty, Finding, Level, Side, Verdict
 from simulator.analysis.memory_waits import word_deadlock
+from simulator.analysis.name_skew import before_growth, count_skew, name_skew, renamed
 from simulator.analysis.partnerless import joined
 from simulator.analysis.wait_graph import cycle_from, explaining, is_dead, node_of, shared_by, store_barrier_name
 from simulator.memory_records import WordWait
@@ -80,7 +81,7 @@ def _finding(
         sides=(*waiting, *missing, *also),
         cause=cause,
         remedy=_remedy(head, part, records),
-        at_other_level=_backend_sentence(head),
+        at_other_level=_backend_sentence(head, records),
         time_s=time_s,
     )
 
@@ -96,23 +97,10 @@ def _head(part: Sequence[Blocked], records: Records) -> Blocked:
     if any(isinstance(wait.what, WordWait) for wait in part):
         counts = {id(wait.what): sum(other.what is wait.what for other in part) for wait in part}
         return max(part, key=lambda wait: (counts[id(wait.what)], -wait.rank))
-    renamed = {id(what) for what in _renamed(part, records)}
-    skewed = [wait for wait in part if id(wait.what) in renamed]
+    several = {id(what) for what in renamed(part, records)}
+    skewed = [wait for wait in part if id(wait.what) in several]
     shared = shared_by(part)
     return max(skewed or explaining(part), key=lambda wait: (shared[node_of(wait)], -wait.rank))
-
-
-def _renamed(part: Sequence[Blocked], records: Records) -> list[Gathering]:
-    """What waits on groups of one list of ranks with several names: their creations, else, if the new_group calls of
-    the ranks differ, their collectives."""
-    created = [b.what for b in part if isinstance(b.what, Gathering) and b.what.op == "create"]
-    waits = created
-    if not created and first_difference(records) is not None:
-        waits = [b.what for b in part if isinstance(b.what, Gathering)]
-    names: dict[tuple[int, ...], set[str]] = {}
-    for wait in waits:
-        names.setdefault(wait.group.ranks, set()).add(wait.group.name)
-    return [wait for wait in waits if len(names[wait.group.ranks]) > 1]
 
 
 def _doing(wait: Blocked) -> str:
@@ -137,7 +125,7 @@ def _title(wait: Blocked) -> str:
 def _cause(
     head: Blocked, part: Sequence[Blocked], records: Records, blocked: Sequence[Blocked]
 ) -> tuple[str, Certainty]:
-    skew = _name_skew(head, part, records)
+    skew = name_skew(part, records)
     if skew:
         return skew, Certainty.CAUSE
     tags = _tags_that_differ(head, part)
@@ -153,7 +141,7 @@ def _cause(
         return _absence(head, wanted, records, blocked) + _too_late(head, part), Certainty.CAUSE
     if store_barrier_name(head):
         difference = first_difference(records)
-        told = f"; {difference.sentence}" if difference is not None else _count_skew(records)
+        told = f"; {difference.sentence}" if difference is not None else before_growth(records) or count_skew(records)
         return (
             f"not all ranks have come to it: the other ranks made no new_group call of that name{told}",
             Certainty.CAUSE,
@@ -185,36 +173,6 @@ def _tags_that_differ(head: Blocked, part: Sequence[Blocked]) -> str:
                 got = f"rank {receive.rank} receives with tag {receive.tag}"
                 return f"the tags differ: rank {send.rank} sends with tag {send.tag}, {got}"
     return ""
-
-
-def _name_skew(head: Blocked, part: Sequence[Blocked], records: Records) -> str:
-    """Members of one list wait under different names of it."""
-    difference = first_difference(records)
-    creations = [b.what for b in part if isinstance(b.what, Gathering) and b.what.op == "create"]
-    counted = creations or (_renamed(part, records) if difference is not None else [])
-    names: dict[str, list[int]] = {}
-    known = {id(gathering) for gathering in counted}
-    for wait in part:
-        if isinstance(wait.what, Gathering) and id(wait.what) in known:
-            names.setdefault(wait.what.group.name, []).append(wait.rank)
-    lists = {gathering.group.ranks for gathering in counted}
-    if len(names) > 1 and len(lists) < len(names):
-        held = ", ".join(f"'#{name[:8]}' on {listed(ranks)}" for name, ranks in sorted(names.items()))
-        earlier = f"; {difference.sentence}" if difference is not None else _count_skew(records)
-        return f"the ranks hold different names for the group {list(min(lists))}: {held}{earlier}"
-    return difference.sentence if difference is not None and creations else ""
-
-
-def _count_skew(records: Records) -> str:
-    for world in records.worlds.values():
-        counts = {rank: world.count(rank) for rank in range(world.size) if rank in records.ranks}
-        if len(set(counts.values())) > 1:
-            alike: dict[int, list[int]] = {}
-            for rank, count in counts.items():
-                alike.setdefault(count, []).append(rank)
-            held = ", ".join(f"{count} on {listed(ranks)}" for count, ranks in sorted(alike.items()))
-            return f"; the ranks have made different numbers of new_group calls ({held})"
-    return "; a local-sync group's name is a hash of its ranks and of a count that each process keeps, and these differ"
 
 
 def _any_cycle(part: Sequence[Blocked]) -> list[Blocked]:
@@ -266,7 +224,7 @@ def _remedy(head: Blocked, part: Sequence[Blocked], records: Records) -> str:
         return "let all members (in world mode: all ranks) make the same new_group calls in the same order"
     if isinstance(what, Gathering) and what.op == "rendezvous":
         return "let every rank of the group bring as many buffers to a rendezvous, in the same order"
-    if isinstance(what, Gathering) and _renamed(part, records):
+    if isinstance(what, Gathering) and renamed(part, records):
         return "let all ranks make the same new_group calls in the same order, members or not"
     if isinstance(what, Gathering) and _too_late(head, part):
         return f"set the key before this {what.op}, or enter it before the wait for the key"
@@ -284,7 +242,7 @@ def _remedy(head: Blocked, part: Sequence[Blocked], records: Records) -> str:
     return "set the key on some rank before this wait, or give the wait a time-out and handle it"
 
 
-def _backend_sentence(head: Blocked) -> str:
+def _backend_sentence(head: Blocked, records: Records) -> str:
     what = head.what
     if not isinstance(what, Gathering | PeerWait):
         return ""
@@ -299,7 +257,21 @@ def _backend_sentence(head: Blocked) -> str:
         "gloo": "gloo waits for the group's time-out (30 minutes by default) and then raises; once a process has "
         "exited, its peers get `Connection closed by peer`",
         "nccl": "NCCL waits on the device until the watchdog aborts the process (10 minutes by default)",
-    }.get(what.group.backend, "Mooncake waits without end: it ignores the group's time-out")
+    }.get(what.group.backend) or _mooncake_sentence(what, records)
+
+
+def _mooncake_sentence(what: Gathering | PeerWait, records: Records) -> str:
+    if what.op == "create":
+        return "Mooncake waits 300 s for the members of a group, whatever its time-out, and then raises"
+    if isinstance(what, PeerWait):
+        return "Mooncake gives a message up after 10 s, and the wait returns without an error 30 s later"
+    ended = [rank for rank in what.missing if rank in records.ranks and records.ranks[rank].end_s is not None]
+    if ended and len(ended) == len(what.missing):
+        return (
+            f"Mooncake takes {listed(ended)} for dead once the process has exited, and goes on without it after about "
+            "30 s: get_local_success is False; here a rank that has finished stays a member (docs/mooncake.md)"
+        )
+    return "Mooncake waits without end: it ignores the group's time-out"
 
 
 def _own_locks(records: Records, blocked: Sequence[Blocked], time_s: float) -> list[Finding]:

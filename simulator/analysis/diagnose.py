@@ -5,15 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 from simulator.analysis import contracts, rank_numbers, requests, roles
+from simulator.analysis.admission import explained_ends, is_join, left_outside, unadmitted
 from simulator.analysis.deadlock import deadlocks
 from simulator.analysis.early_exits import early_exits
-from simulator.analysis.elastic import aborted, elastic, is_join, unadmitted
+from simulator.analysis.elastic import aborted, elastic
 from simulator.analysis.facts import RunFacts, final_blocked, grouped, is_consequence, listed, notes_of
 from simulator.analysis.findings import Certainty, Finding, Level, Side, Verdict
 from simulator.analysis.gpus import refused_ranks, shared_gpus, was_refused
 from simulator.analysis.injected import with_faults
 from simulator.analysis.modes import unlike_modes
 from simulator.analysis.races import races
+from simulator.analysis.raised import advice_on
 from simulator.analysis.stale_keys import stale_keys
 from simulator.analysis.symmetric import symmetric_memory
 from simulator.engine.site import Stack
@@ -37,6 +39,7 @@ def diagnose(records: Records, facts: RunFacts) -> tuple[Finding, ...]:
         *rank_numbers.lost_gradients(records),
         *symmetric_memory(records),
         *_wrong_devices(records),
+        *left_outside(records),
         *exceptions(records),
         *requests.threads_at_once(records),
         *mismatches(records),
@@ -115,7 +118,7 @@ def exceptions(records: Records) -> list[Finding]:
         for r in records.ranks.values()
         if r.status in ("exception", "exit")
         and not (is_consequence(r) or was_refused(r, records))
-        and r.rank not in timed_out
+        and r.rank not in timed_out | explained_ends(records)
     ]
     alike: dict[tuple[str, object], list[RankRecord]] = {}
     for record in sorted(failed, key=lambda r: (r.end_s or 0.0, r.rank)):
@@ -138,16 +141,16 @@ def _exception(group: list[RankRecord], records: Records) -> Finding:
     first, ranks = group[0], tuple(r.rank for r in group)
     what = first.error or f"exit code {first.exit_code}"
     short = first.error_type or f"exit code {first.exit_code}"
+    advice = advice_on(first)
     sides = (Side("raised", ranks, short, first.stack), *_stranded(records, set(ranks)))
     return Finding(
         kind=Verdict.EXCEPTION,
         level=Level.TORCH,
-        certainty=Certainty.CAUSE,
+        certainty=advice.certainty,
         title=f"{listed(ranks)} ended with {what}" + (" (and the like)" if len({r.error for r in group}) > 1 else ""),
         sides=sides,
-        cause=("the exception" if first.error_type else "the exit code")
-        + ("; what the other ranks do follows from it" if len(sides) > 1 else ""),
-        remedy="mend what raises it, or let all ranks take the path that handles it",
+        cause=advice.cause + ("; what the other ranks do follows from it" if len(sides) > 1 else ""),
+        remedy=advice.remedy,
         time_s=first.end_s or 0.0,
     )
 
@@ -257,12 +260,13 @@ def _backend_on_mismatch(backend: str) -> str:
 
 def _stalls(records: Records, facts: RunFacts, explained: list[Finding]) -> list[Finding]:
     """Deadlocks: at the end of the run, or at the moment before a time-out struck that a rank did not survive."""
+    is_explained = _explains(explained) or bool(explained_ends(records))
     if facts.end == "QUIESCENT":
-        if _explains(explained):
+        if is_explained:
             return []
         others = [wait for wait in records.final if not is_join(wait)]
         return [*deadlocks(records, others, facts.end_s), *unadmitted(records, records.final, facts.end_s)]
-    if _explains(explained):
+    if is_explained:
         return []
     fatal, harmless = _timeouts(records), notes_of(records, "timeout")
     if fatal:
@@ -302,17 +306,26 @@ def _timeout(notes: list[Note], records: Records) -> Finding:
     ranks = tuple(sorted({note.rank for note in notes}))
     what, doing = first.facts.get("what"), first.facts.get("doing", first.text)
     late = what.missing if isinstance(what, Gathering) else (what.peer,) if isinstance(what, PeerWait) else ()
-    sides = [Side("timed out", ranks, doing, first.stack), *grouped("late", late, records, records.final)]
+    creates = isinstance(what, Gathering) and what.op == "create"
+    sides = [
+        Side("timed out", ranks, doing, first.stack),
+        *grouped("missing" if creates else "late", late, records, records.final),
+        *grouped("then", [rank for rank in ranks if records.ranks[rank].status == "exception"], records, ()),
+    ]
     return Finding(
         kind=Verdict.TIMEOUT,
         level=Level.TORCH,
         certainty=Certainty.CAUSE,
-        title=f"{doing} timed out on {listed(ranks)} at {first.time_s:g} s: {first.text}",
+        title=f"{doing} timed out on {listed(ranks)} at {first.time_s:g} s"
+        + ("" if first.text == f"{doing} timed out" else f": {first.text}"),
         group=first.facts["group"].label,
         group_ranks=first.facts["group"].ranks,
         sides=tuple(sides),
         cause=f"{listed(late)} had not come by then" if late else "its peers had not come by then",
-        remedy="let the ranks come closer together, or give the group a longer time-out",
+        remedy="let all members create the group, at nearly the same time; Mooncake waits 300 s for them, whatever "
+        "time-out the group has"
+        if creates and first.facts["group"].backend.startswith("mooncake")
+        else "let the ranks come closer together, or give the group a longer time-out",
         time_s=first.time_s,
     )
 

@@ -1,4 +1,4 @@
-"""What goes wrong in elastic groups over Mooncake: data of fewer ranks than asked for, joiners that nobody admits.
+"""What goes wrong in elastic groups over Mooncake: data of fewer ranks than asked for, calls that waited.
 
 A program that asks `get_local_success` (or looks at the mask or the epoch) after a collective knows that members were
 missing, and is left alone.
@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from simulator.analysis.facts import grouped, listed, notes_of, what_it_does
+from simulator.analysis.facts import grouped, listed, notes_of
 from simulator.analysis.findings import Certainty, Finding, Level, Side, Verdict
 from simulator.engine.site import Stack
-from simulator.records import Blocked, Gathering, Note, Records
+from simulator.records import Note, Records
 
 ASK = "ask pg.get_local_success(work) after the wait (so use async_op=True), or look at the mask or the epoch"
 
@@ -24,7 +24,6 @@ def elastic(records: Records) -> list[Finding]:
         *(_before_join(notes) for notes in _alike(records, "before_join", "group", "op")),
         *(_held(notes, records) for notes in _alike(records, "held", "group", "call", "status")),
         *(_grown(notes) for notes in _alike(records, "grown_inside", "group", "seq")),
-        *(_taken(notes) for notes in _alike(records, "rank_taken", "rank")),
     ]
 
 
@@ -171,22 +170,6 @@ def _was(ranks: Sequence[int]) -> str:
     return "was" if len(ranks) == 1 else "were"
 
 
-def _taken(notes: list[Note]) -> Finding:
-    """A second process under a rank that is taken."""
-    first, ranks = notes[0], _ranks(notes)
-    taken = first.facts["rank"]
-    return Finding(
-        kind=Verdict.WRONG_RANKS,
-        level=Level.TORCH,
-        certainty=Certainty.CAUSE,
-        title=f"{listed(ranks)} could not register as rank {taken} of the deployment: another process holds it",
-        sides=tuple(_sides("refused", notes, f"registers as rank {taken}")),
-        cause=f"rank {taken} lives, so Mooncake refuses a second process of that number and gives up after 30 s",
-        remedy="shift the joiners' ranks by rank_offset; a replacement waits until the lost process counts as gone",
-        time_s=first.time_s,
-    )
-
-
 def aborted(note: Note) -> tuple[str, str] | None:
     """Cause and remedy of an assertion of Mooncake that failed; None if the note is of another crash."""
     if not note.text.startswith("PGAssertionException"):
@@ -200,53 +183,4 @@ def aborted(note: Note) -> tuple[str, str] | None:
         "it could not reach a peer and asked the coordinator what to do, but that is gone: it runs in the process of "
         "rank 0, and nobody outlives it",
         "keep rank 0 alive, or restart all ranks together when it is lost",
-    )
-
-
-# -- joiners that nobody admits ----------------------------------------------------------------------------------
-
-
-def unadmitted(records: Records, blocked: Sequence[Blocked], time_s: float) -> list[Finding]:
-    """Ranks that wait in `join_group` for good, those of one group together."""
-    waiting: dict[tuple[str, str], list[Blocked]] = {}
-    for wait in blocked:
-        if is_join(wait):
-            assert isinstance(wait.what, Gathering)
-            waiting.setdefault((wait.what.group.name, wait.what.group.label), []).append(wait)
-    return [_unadmitted(label, waits, records, blocked, time_s) for (_, label), waits in waiting.items()]
-
-
-def is_join(wait: Blocked) -> bool:
-    """It waits to be admitted."""
-    return wait.kind == "membership" and isinstance(wait.what, Gathering) and wait.what.op == "join"
-
-
-def _unadmitted(
-    label: str, waits: Sequence[Blocked], records: Records, blocked: Sequence[Blocked], time_s: float
-) -> Finding:
-    ranks = tuple(sorted({wait.rank for wait in waits}))
-    stacks: dict[Stack, list[int]] = {}
-    for wait in waits:
-        stacks.setdefault(wait.stack, []).append(wait.rank)
-    one = len(ranks) == 1
-    others = [rank for rank, record in sorted(records.ranks.items()) if rank not in ranks and record.cohort == "launch"]
-    doing = [f"{listed(side.ranks)} {side.doing}" for side in grouped("", others, records, blocked)]
-    ended = all(what_it_does(rank, records, blocked)[0].startswith(("finished", "raised")) for rank in others)
-    return Finding(
-        kind=Verdict.DEADLOCK,
-        level=Level.TORCH,
-        certainty=Certainty.CAUSE,
-        title=f"{listed(ranks)} {'waits' if one else 'wait'} in join_group on group '{label}', and nobody admits "
-        + ("it" if one else "them"),
-        group=label,
-        group_ranks=ranks,
-        sides=(
-            *(Side("waiting", tuple(sorted(own)), "join_group", stack) for stack, own in stacks.items()),
-            *grouped("not admitting", others, records, blocked),
-        ),
-        cause="no serving rank calls recover_ranks for them" + (f": {'; '.join(doing)}" if doing else ""),
-        remedy=f"let one serving rank call pg.recover_ranks(group, {list(ranks)}) once get_peer_state says True"
-        + (", and keep serving until then" if ended else ""),
-        at_other_level="Mooncake waits 300 s in join_group, with the interpreter's lock held, and then raises",
-        time_s=time_s,
     )

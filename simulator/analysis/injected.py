@@ -1,6 +1,8 @@
 """What injected faults have to do with the findings: which name them, and what they alone explain.
 
-A fault is no finding: the code is meant to live with it. What the code makes of it may be one.
+A fault is no finding: the code is meant to live with it. What the code makes of it may be one. A cause names a fault
+only where the fault can be behind it: it ended one of the ranks, it held up what they wait for, or they failed of
+something that took too long. Not looked at: what code did otherwise because a fault made it late.
 """
 
 from __future__ import annotations
@@ -8,11 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from simulator.analysis.facts import RunFacts, grouped, is_consequence, listed
+from simulator.analysis.facts import RunFacts, grouped, is_consequence, keys_of, listed
 from simulator.analysis.findings import Certainty, Finding, Level, Verdict
-from simulator.records import InjectedFault, Records
+from simulator.records import InjectedFault, RankRecord, Records
 
 _STALLED = (Verdict.DEADLOCK, Verdict.LIVELOCK)
+_CAN_FOLLOW = (*_STALLED, Verdict.EXCEPTION, Verdict.CRASH, Verdict.TIMEOUT)
+_OF_NETWORK = ("DistNetworkError", "DistStoreError", "ConnectionError", "TimeoutError")
+_OF_TIME = ("timed out", "timeout", "time-out", "connection closed", "connection reset")
 
 
 def with_faults(found: Sequence[Finding], records: Records, facts: RunFacts) -> list[Finding]:
@@ -68,11 +73,15 @@ def _no_progress(records: Records, facts: RunFacts) -> list[Finding]:
 
 
 def _named(finding: Finding, records: Records, facts: RunFacts) -> Finding:
-    """With the faults that struck its ranks in the cause, and when they ended if nothing moved after that."""
+    """With the faults that can be its cause in the cause, and when they ended if nothing moved after that."""
     if finding.warning:
         return finding
-    direct, behind = _behind(finding, records)
-    told = [f"the fault [{fault.text}] {_did(fault)}" for fault in (*direct, *behind)]
+    before = _before(finding, records)
+    direct = [fault for fault in before if _ranks_of(finding) & _hit(fault, records)]
+    behind = direct or [fault for fault in before if _can_be_behind(fault, finding, records)]
+    told = [f"the fault [{fault.text}] {_did(fault)}" for fault in behind]
+    if before and not told and "the fault [" not in finding.cause:
+        told.append("faults had struck before it; a run without them tells whether they matter")
     end_s = records.faults_end_s
     if end_s is not None and finding.kind in _STALLED and facts.end_s >= end_s:
         told.append(f"faults had ended at {end_s:g} s, and no progress followed")
@@ -80,14 +89,38 @@ def _named(finding: Finding, records: Records, facts: RunFacts) -> Finding:
     return replace(finding, cause="; ".join([finding.cause, *told]), remedy=remedy)
 
 
-def _behind(finding: Finding, records: Records) -> tuple[list[InjectedFault], list[InjectedFault]]:
-    """Faults that ended one of its ranks, or raised in it; and if there are none, those that struck before it."""
-    mine = {rank for side in finding.sides for rank in side.ranks}
-    struck = [fault for fault in records.faults if fault.first is not None and fault.text not in finding.cause]
-    direct = [fault for fault in struck if mine & _hit(fault, records)]
-    if direct or finding.kind not in (*_STALLED, Verdict.EXCEPTION, Verdict.CRASH, Verdict.TIMEOUT):
-        return direct, []
-    return [], [fault for fault in struck if fault.first is not None and fault.first.time_s <= finding.time_s]
+def _ranks_of(finding: Finding) -> set[int]:
+    return {rank for side in finding.sides for rank in side.ranks}
+
+
+def _before(finding: Finding, records: Records) -> list[InjectedFault]:
+    """Faults that struck before it, if it is of a kind that faults lead to, and those that ended one of its ranks."""
+    mine = _ranks_of(finding)
+    return [
+        fault
+        for fault in records.faults
+        if fault.first is not None
+        and fault.text not in finding.cause
+        and (mine & _hit(fault, records) or (finding.kind in _CAN_FOLLOW and fault.first.time_s <= finding.time_s))
+    ]
+
+
+def _can_be_behind(fault: InjectedFault, finding: Finding, records: Records) -> bool:
+    """Whether a fault that hit none of its ranks can be why they wait, or why they failed."""
+    if finding.kind is Verdict.TIMEOUT:
+        return True
+    mine = _ranks_of(finding)
+    if any(_out_of_reach(records.ranks[rank]) for rank in mine if rank in records.ranks):
+        return True
+    waited = {key for wait in records.final if wait.rank in mine for key in keys_of(wait)}
+    gone = bool(_hit(fault, records))  # it may have been the one to set the key
+    return bool(waited) and finding.kind in _STALLED and (gone or not waited.isdisjoint(fault.keys))
+
+
+def _out_of_reach(record: RankRecord) -> bool:
+    """The rank failed of something that took too long, or of a connection."""
+    kind, text = record.error_type, record.error.lower()
+    return record.status == "exception" and (kind in _OF_NETWORK or any(word in text for word in _OF_TIME))
 
 
 def _hit(fault: InjectedFault, records: Records) -> set[int]:

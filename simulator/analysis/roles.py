@@ -32,13 +32,17 @@ def _outside_of(notes: Sequence[Note], kind: str, mine: Sequence[int]) -> Findin
     desc, ranks, outside = (notes[0].facts[name] for name in ("desc", "ranks", "outside"))
     same = {n.rank: n.stack for n in notes if (n.facts["desc"], n.facts["ranks"]) == (desc, ranks)}
     groups = sorted({n.facts["desc"] for n in notes})
+    shifted = all(rank + min(mine) in mine for rank in ranks)
+    callers = sorted(same)
+    verb_of = "creates" if len(callers) == 1 else "create"
     if kind == "scale":
         verb = "does" if len(outside) == 1 else "do"
         cause = (
-            f"the list is not shifted by rank_offset={min(mine)}: it names {listed(outside)}, launched before, which "
+            f"the list names {listed(outside)}, launched before, which {verb} not create it: it lies outside the "
+            f"joiners, {listed(mine)}" + (f", as a list that lacks rank_offset={min(mine)} does" if shifted else "")
         )
-        cause += f"{verb} not create it"
         remedy = "pass rank_offset on to this sub-group, so that its lists are those of the launch, shifted"
+        remedy += "" if shifted else ", and give every joiner the same lists"
     else:
         cause = f"the list names none of the ranks that were launched together ({listed(mine)}): a rank_offset above 0 "
         cause += "on ranks that do not join"
@@ -47,7 +51,7 @@ def _outside_of(notes: Sequence[Note], kind: str, mine: Sequence[int]) -> Findin
         kind=Verdict.WRONG_RANKS,
         level=Level.CONTRACT,
         certainty=Certainty.CAUSE,
-        title=f"{listed(mine)} create group '{desc}' {spelled(ranks)}, which reaches outside their cohort"
+        title=f"{listed(callers)} {verb_of} group '{desc}' {spelled(ranks)}, which reaches outside their cohort"
         + (f" (groups: {some(groups)})" if len(groups) > 1 else ""),
         group=desc,
         group_ranks=ranks,
@@ -71,28 +75,60 @@ def _alone(notes: Sequence[Note]) -> list[Finding]:
             kind=Verdict.WRONG_RANKS,
             level=Level.TORCH,
             certainty=Certainty.CAUSE,
-            title=f"group '{group.label}' {spelled(group.ranks)} silently runs alone on each of its ranks "
-            f"({len(labels)} groups: {some(labels)})",
+            title=f"group '{group.label}' {spelled(group.ranks)} silently runs alone on each of its ranks"
+            + (f" ({len(labels)} groups: {some(labels)})" if len(labels) > 1 else ""),
             group=group.label,
             group_ranks=group.ranks,
-            sides=tuple(by_stack("alone", f"new_group({spelled(group.ranks)})", same)),
-            cause="it was created with is_extension (recovered_rank=True), and no group of that name, with these first "
-            "ranks and this capacity, exists to attach to; Mooncake then falls back to local-only execution",
-            remedy="create it with recovered_rank=False, or create the group to attach to first, with the same "
-            "max_world_size",
-            at_other_level="new_group returns without an error and every collective gives the rank its own data back",
+            sides=tuple(by_stack("alone", _call(first), same)),
+            cause=_why_alone(first) + "; Mooncake then falls back to local-only execution",
+            remedy=_how_to_attach(first),
+            at_other_level=f"{_call(first)} returns without an error and every collective gives the rank its own data "
+            "back",
         )
     ]
 
 
+def _is_world(note: Note) -> bool:
+    return bool(note.facts["group"].label == "WORLD")
+
+
+def _call(note: Note) -> str:
+    return "init_process_group" if _is_world(note) else f"new_group({spelled(note.facts['group'].ranks)})"
+
+
+def _why_alone(note: Note) -> str:
+    others, capacity = note.facts["others"], note.facts["capacity"]
+    if others:
+        have = " or ".join(str(other) for other in others)
+        return f"it was created with is_extension and max_group_size {capacity}, and the group to attach to has {have}"
+    return (
+        f"it was created with is_extension, and no group of that name, with these first ranks and capacity {capacity}, "
+        "exists to attach to"
+    )
+
+
+def _how_to_attach(note: Note) -> str:
+    others = note.facts["others"]
+    if others:
+        return f"give max_group_size {others[0]}, as the group to attach to has"
+    if _is_world(note):
+        return (
+            "let the serving ranks create WORLD first, as the first ranks of this one and with the same max_group_size"
+        )
+    return (
+        "create it without is_extension (SGLang: recovered_rank=False), or create the group to attach to first, with "
+        "the same max_group_size (SGLang: max_world_size)"
+    )
+
+
 _OPTION_FAULTS = {
     "not_attached": (
-        "it was created with recovered_rank=False (is_extension False): serving ranks would have to create it again",
-        "pass recovered_rank on to this sub-group of a recovering joiner",
+        "it was created without is_extension (SGLang: recovered_rank=False): serving ranks would create it again",
+        "create this sub-group of a recovering joiner with is_extension (SGLang: pass recovered_rank on to it)",
     ),
     "reserves": (
         "only WORLD grows in a scale-up; a joiner's other groups are fixed to its cohort",
-        "pass max_world_size=None to the model-parallel groups of a scale joiner",
+        "give the model-parallel groups of a scale joiner no max_group_size (SGLang: max_world_size=None)",
     ),
 }
 

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from simulator.engine.site import Stack
+
 
 class HangcheckError(Exception):
     """Base of what the simulator raises at its caller."""
@@ -21,12 +26,14 @@ class RankEnded(BaseException):
     Attributes:
         how: `killed` (the run is over or a fault struck), `exit` (os._exit), or `crash` (a modelled native crash).
         code: the exit status that a real process would have had.
+        stack: the user frames that asked for the end, innermost first, if they did.
     """
 
     def __init__(self, how: str = "killed", code: int = 0) -> None:
         super().__init__(how, code)
         self.how = how
         self.code = code
+        self.stack: Stack = ()
 
 
 def require(holds: bool, message: str) -> None:

@@ -50,8 +50,10 @@ class Scheduler:
         on_quiescent: called when only time-outs are left; True lets the earliest one strike, False ends the run.
         on_tick: called about every quarter of a wall second with this scheduler, from another thread.
         beside: watches greenlets, for many runs; None: one for this run.
+        until_s: virtual seconds at which the run ends, if it goes on so long.
 
     Attributes:
+        switches: how often a task got the baton; moves: the same, but for those that had polled.
         lag: who is behind, and the log of operations; None without `delays`, and then operations need no announcing.
     """
 
@@ -67,13 +69,14 @@ class Scheduler:
         on_quiescent: Callable[[], bool] = lambda: False,
         on_tick: Callable[[Scheduler], None] = lambda scheduler: None,
         beside: Beside | None = None,
+        until_s: float = INFINITY,
     ) -> None:
         self.lag = None if delays is None else Lag(delays, keeps_stacks=keeps_stacks)
         self.env = simpy.Environment() if self.lag is None else self.lag.env
         self.limits = limits or Limits()
         self.tasks: list[Task] = []
         self.current: Task | None = None
-        self.switches = 0
+        self.switches = self.moves = 0
         self.end = End.FINISHED
         self.fault: BaseException | None = None
         self.spinner: tuple[Task, Any] | None = None
@@ -96,6 +99,7 @@ class Scheduler:
         self._last: Task | None = None
         self._watchdog: Watchdog | None = None
         self._beside = beside
+        self._until_s = until_s
         self._hub = greenlet.getcurrent()
 
     # -- tasks -------------------------------------------------------------------------------------------------
@@ -104,9 +108,19 @@ class Scheduler:
         """Make a task that starts at virtual time `at_s`. `body` must not let an exception escape."""
         carrier = ThreadCarrier(name) if self._kind == "thread" else GreenletCarrier(name, self._hub)
         task = self._new_task(name, owner, carrier)
-        carrier.start(self._body_of(task, body))
+        with self._outside():
+            carrier.start(self._body_of(task, body))
         self._start_later(task, at_s)
         return task
+
+    @contextmanager
+    def _outside(self) -> Iterator[None]:
+        """A task that spawns another one starts a real thread: it must not do so as the code under test does."""
+        current, self.current = self.current, None
+        try:
+            yield
+        finally:
+            self.current = current
 
     def adopt(self, name: str, owner: Any, body: Callable[[], None]) -> tuple[Task, Callable[[], None]]:
         """A task for a thread that the code under test starts: run the returned callable on that thread.
@@ -348,6 +362,8 @@ class Scheduler:
         if self._last is not task:
             self._on_switch(self._last, task)
         self._last = self.current = task
+        if task.wait is None or task.wait.kind != "poll":
+            self.moves += 1
         task.wait = None
         task.polls = 0
         task.thread_id = task.carrier.frame_owner()
@@ -440,6 +456,9 @@ class Scheduler:
             if deadline_at == INFINITY:
                 self.end = End.QUIESCENT if alive else self.end
                 return False
+        if min(event_at, deadline_at) > self._until_s:
+            self.stop(End.UNTIL)
+            return False
         if event_at <= deadline_at:
             self.env.step()
         else:

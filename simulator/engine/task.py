@@ -23,6 +23,7 @@ class End(Enum):
     QUIESCENT = "nothing can move"
     LIVELOCK = "tasks run, but nothing progresses"
     SPIN = "a task runs without ever blocking"
+    UNTIL = "the time that was asked for is up"
     STOPPED = "somebody asked for the end"
     FAULT = "the simulator failed"
 

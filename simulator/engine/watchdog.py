@@ -19,7 +19,7 @@ _GRACE_S = 1.0
 _STARVED = (0.05, 0.5)
 """A process that is on a CPU for a part between these of the time computes, and others keep it from it: it has ..."""
 _PATIENCE = 6
-"""... so many times the limit."""
+"""... so many times the limit. Tasks that only poll have as long."""
 
 
 class Watchdog:
@@ -31,6 +31,7 @@ class Watchdog:
         self._on_tick = on_tick
         self._done = threading.Semaphore(0)
         self._seen, self._since, self._cpu_s = -1, 0.0, 0.0
+        self._moved, self._moved_at = (-1, -1), 0.0
 
     def finished(self) -> None:
         """The baton comes back to the runner."""
@@ -48,6 +49,16 @@ class Watchdog:
         if self._scheduler.switches != self._seen:
             self._seen, self._since, self._cpu_s = self._scheduler.switches, monotonic(), process_time()
         elif self._is_too_long(monotonic() - self._since):
+            self._give_up()
+            return True
+        return self._only_polls()
+
+    def _only_polls(self) -> bool:
+        """Tasks look at clocks and the like, and go on at once; nothing else happens, for many times the limit."""
+        moved = (self._scheduler.moves, self._scheduler.progress_count)
+        if moved != self._moved:
+            self._moved, self._moved_at = moved, monotonic()
+        elif monotonic() - self._moved_at > self._scheduler.limits.spin_wall_s * _PATIENCE:
             self._give_up()
             return True
         return False

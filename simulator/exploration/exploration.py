@@ -55,6 +55,16 @@ class Exploration:
         """Verdict to the number of schedules that had it, the most frequent first."""
         return dict(Counter(trial.verdict for trial in self.trials).most_common())
 
+    @property
+    def strikes(self) -> list[tuple[str, int, str]]:
+        """Each fault that was injected, in how many schedules it struck, and why it did not in the first one of those
+        where it did not."""
+        by_place = zip(*(trial.faults for trial in self.trials), strict=True)
+        return [
+            (same[0][0], sum(not why for _, why in same), next((why for _, why in same if why), ""))
+            for same in by_place
+        ]
+
     def report(self) -> str:
         """As text: the findings, and the report of the failing schedule."""
         return render_exploration(self)
@@ -84,4 +94,9 @@ class Exploration:
             "delays": [str(delay) for delay in self.schedule.delays],
             "outcome": self.outcome.to_dict(),
             "notes": list(self.notes),
+            **self._strikes_data(),
         }
+
+    def _strikes_data(self) -> dict[str, Any]:
+        told = [{"fault": text, "schedules": many} for text, many, _ in self.strikes]
+        return {"strikes": told} if told else {}

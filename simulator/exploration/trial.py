@@ -32,6 +32,7 @@ class Trial:
         tasks: labels of its tasks.
         operations: how many operations were announced.
         next_delays: delays that lead to an order of conflicts which no shorter schedule gives.
+        faults: that were injected, each with why it never struck, or nothing if it did.
         fingerprint: equal for trials in which all conflicts have the same order.
     """
 
@@ -44,6 +45,7 @@ class Trial:
     operations: int = 0
     next_delays: tuple[Delay, ...] = ()
     fingerprint: str = ""
+    faults: tuple[tuple[str, str], ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -111,6 +113,7 @@ def trial_of(number: int, outcome: Outcome, *, look: bool) -> Trial:
         len(operations),
         () if order is None else order.next_delays(delays),
         "" if order is None else order.fingerprint,
+        tuple((fault.text, fault.why_not) for fault in outcome.faults),
     )
 
 

@@ -34,4 +34,4 @@ def skew(injection: Injection, *, rank: Ranks, by: Offset | None = None, drift: 
     require(given, f"fault {injection.text!r}: give by, drift, or both")
     for one in injection.pick(rank):
         injection.at_clock(one, by or 0.0, (drift or 0.0) * 1e-6)
-    injection.unless_struck(lambda: "no rank that it applies to looked at its clock")
+    injection.unless_struck(lambda: "no rank that it applies to looked at its clock, or slept by it")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from types import NoneType
 from typing import Any, NamedTuple, get_args, get_type_hints
@@ -36,10 +36,11 @@ class Parameter(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A fault of the catalogue, with what it was given."""
+    """A fault of the catalogue, with what it was given; `text` as it was written, for people."""
 
     kind: str
     given: Mapping[str, Any]
+    text: str = field(default="", compare=False)
 
     def __call__(self, injection: Injection) -> None:
         CATALOGUE[self.kind](injection, **self.given)
@@ -70,7 +71,7 @@ class Fault:
                 raise UsageError(f"fault {text!r}: {error}") from None
         missing = [name for name, parameter in known.items() if parameter.required and name not in given]
         require(not missing, f"fault {text!r}: {', '.join(missing)} is missing; write {usage(kind)}")
-        return cls(kind, {name: given[name] for name in known if name in given})
+        return cls(kind, {name: given[name] for name in known if name in given}, " ".join([kind, *words[1:]]))
 
 
 @cache

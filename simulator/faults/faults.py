@@ -45,8 +45,9 @@ class Faults:
         self._seen_events, self._progress_s, self._look_s = 0, self.end_s, self.end_s
         self._injections = []
         for number, fault in enumerate(asked):
-            text = str(fault) if isinstance(fault, Fault) else getattr(fault, "__name__", repr(fault))
-            injection = Injection(self, text, random.Random(f"{seed} {number} {text}"))
+            own = str(fault) if isinstance(fault, Fault) else getattr(fault, "__name__", repr(fault))
+            text = (isinstance(fault, Fault) and fault.text) or own
+            injection = Injection(self, text, random.Random(f"{seed} {number} {own}"))
             self._injections.append(injection)
             fault(injection)
         records.faults = [injection.record for injection in self._injections]
@@ -157,12 +158,19 @@ class Faults:
         """By how much the clocks of a rank are ahead."""
         ahead_s = 0.0
         for injection, offset_s, rate in self.clocks.get(rank, ()):
-            if rank not in injection.record.ranks:
-                injection.struck(rank, "its clock is off")
+            self._note_clock(injection, rank)
             ahead_s += offset_s + rate * now_s
         return ahead_s
 
     def real_s(self, rank: int, seconds: float) -> float:
         """How long `seconds` of a rank's own clock last."""
-        rate = sum(rate for _, _, rate in self.clocks.get(rank, ()))
+        drifting = [(injection, rate) for injection, _, rate in self.clocks.get(rank, ()) if rate]
+        for injection, _ in drifting if seconds else ():
+            self._note_clock(injection, rank)
+        rate = sum(rate for _, rate in drifting)
         return seconds / (1.0 + rate) if rate > -1.0 else seconds
+
+    def _note_clock(self, injection: Injection, rank: int) -> None:
+        """Once for each rank: it goes by its clock."""
+        if rank not in injection.record.ranks:
+            injection.struck(rank, "its clock is off")

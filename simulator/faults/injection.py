@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from simulator.faults.faults import Faults
 
 INFINITY = float("inf")
+CHANGING = ("set", "multi_set", "add", "append", "compare_set", "queue_push")
+"""Requests that end others' waits for keys."""
 
 
 class InjectedError(RuntimeError):
@@ -173,6 +175,13 @@ class Injection:
         self._reason = reason
 
     # -- what --------------------------------------------------------------------------------------------------------
+
+    def held_up(self, request: Request, verb: str, *, spent_s: float = 0.0) -> None:
+        """Note that a request came late, or not at all."""
+        if request.operation in CHANGING:
+            self.record.keys.update(dict.fromkeys(request.keys))
+        keys = f"({request.keys[0]!r})" if request.keys else ""
+        self.struck(request.rank, f"{verb} store.{request.operation}{keys}", spent_s=spent_s)
 
     def struck(self, rank: int, text: str, *, stack: Stack | None = None, spent_s: float = 0.0) -> None:
         """Note that the fault took place."""

@@ -66,7 +66,7 @@ class Requests:
         cut = None if request.node is None else self._faults.cut_from(request.rank, request.node)
         if cut is None:
             return late_s, "a request to a store"
-        cut[0].struck(request.rank, f"held up store.{request.operation}")
+        cut[0].held_up(request, "held up")
         return max(late_s, through_s(cut[1] - self._faults.port.now_s)), cut[0].text
 
     def connect(self, store: str, node: int | None, limit_s: float) -> bool:

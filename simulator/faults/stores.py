@@ -61,9 +61,7 @@ class _Held:
         if self._chance is not None and self._injection.rng.random() >= self._chance:
             return 0.0
         self._left -= 1
-        keys = f"({request.keys[0]!r})" if request.keys else ""
-        spent_s = min(self._seconds, give_up_s())
-        self._injection.struck(request.rank, f"{verb} store.{request.operation}{keys}", spent_s=spent_s)
+        self._injection.held_up(request, verb, spent_s=min(self._seconds, give_up_s()))
         return self._seconds
 
 

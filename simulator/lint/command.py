@@ -29,7 +29,10 @@ def main(argv: Sequence[str]) -> int:
         _print(_explanation(args.explain))
         return OK
     require(bool(args.paths), "give files or folders to lint (hangcheck lint --help lists the flags)")
-    result = lint(list(_python(args.paths)), _options(args), jobs=args.jobs or None, parse_all=args.parse_all)
+    options = _options(args)
+    result = lint(list(_python(args.paths)), options, jobs=args.jobs or None, parse_all=args.parse_all)
+    nothing = result.files == 0 and not options.exclude
+    require(not nothing, f"{', '.join(args.paths)}: no Python file was found; give files, or folders with some")
     _deliver(result, args)
     return FINDINGS if result.violations and not args.exit_zero else OK
 

@@ -1,7 +1,8 @@
 """What must hold where an expression is evaluated: the tests around it and before it.
 
-Sees `if`, `while`, conditional expressions, `and` and `or`, filters of comprehensions, asserts, and earlier tests of
-the same block that leave it. Not modelled: exceptions, `match`, what changes between a test and the expression.
+Sees `if`, `while`, `match`, conditional expressions, `and` and `or`, filters of comprehensions, asserts, and earlier
+tests of the same block that leave it. Not modelled: exceptions, cases that leave, what changes between a test and the
+expression.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ def conditions(module: Module, node: ast.AST, *, outside: bool = False) -> Itera
     for child, parent in module.ancestors(node):
         for condition in _between(child, parent):
             yield from _parts(condition)
+        if isinstance(child, ast.match_case) and isinstance(parent, ast.Match):
+            yield from _of_case(child, parent)
         if is_function(parent) and not outside:
             return
 
@@ -64,6 +67,32 @@ def _between(child: ast.AST, parent: ast.AST) -> Iterator[Condition]:
         case ast.ListComp() | ast.SetComp() | ast.GeneratorExp() | ast.DictComp():
             yield from _filters(child, parent)
     yield from _before(child, parent)
+
+
+def _of_case(case: ast.match_case, parent: ast.Match) -> Iterator[Condition]:
+    """The subject is the value of the case; in the last case that takes all, none of the values before."""
+    if case.guard is not None:
+        yield from _parts(Condition(case.guard, True, Way.AROUND, parent))
+    if not is_wildcard(case):
+        yield Condition(_compared(parent.subject, case.pattern), True, Way.AROUND, parent)
+        return
+    for earlier in parent.cases[: parent.cases.index(case)]:
+        yield Condition(_compared(parent.subject, earlier.pattern), False, Way.AROUND, parent)
+
+
+def is_wildcard(case: ast.match_case) -> bool:
+    """`case _:` or `case name:`, which nothing gets past."""
+    return case.guard is None and isinstance(case.pattern, ast.MatchAs) and case.pattern.pattern is None
+
+
+def _compared(subject: ast.expr, pattern: ast.pattern) -> ast.expr:
+    """The test that a case makes, as far as it can be written as one."""
+    match pattern:
+        case ast.MatchValue(value=value):
+            return ast.Compare(subject, [ast.Eq()], [value])
+        case ast.MatchSingleton(value=value):
+            return ast.Compare(subject, [ast.Is()], [ast.Constant(value)])
+    return subject
 
 
 def _filters(

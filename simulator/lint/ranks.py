@@ -115,11 +115,14 @@ def _self_is_global(module: Module, expr: ast.Attribute, before: int) -> bool:
     return False
 
 
-def group_rank_in(module: Module, expr: ast.expr) -> str | None:
-    """The rank within a group that a value is made of, as written; None if it is none, or has been translated."""
+def group_rank_in(module: Module, expr: ast.expr, group: ast.expr) -> str | None:
+    """The rank within `group` that a value is made of, as written; None if it is none, or has been translated."""
+    own = ast.dump(group)
     for part in _untranslated(module, expr, 4):
         match part:
             case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name)) if _gives_group_rank(part, name):
+                return ast.unparse(part)
+            case ast.Call(func=ast.Attribute(value=value, attr="rank"), args=[]) if ast.dump(value) == own:
                 return ast.unparse(part)
             case ast.Name(id=name) | ast.Attribute(attr=name) if _GROUP_RANK_NAME.fullmatch(name):
                 return ast.unparse(part)

@@ -24,7 +24,7 @@ import simpy
 from simulator.barrier_model import Membership
 from simulator.mooncake_model.agents import Agent, Health
 from simulator.mooncake_model.groups import Group
-from simulator.mooncake_model.proposals import Proposals
+from simulator.mooncake_model.proposals import Answer, Proposals, Status
 from simulator.mooncake_model.timing import WINDOW_S
 
 
@@ -102,6 +102,11 @@ class Coordinator:
             changed = [group.revoke(slot) for slot, holder in group.agents.items() if holder is agent]
             if any(changed):
                 group.changed()
+            self._look(group)
+
+    def _look(self, group: Group) -> None:
+        """Something has changed in a group; one that all have left has no proposals any more."""
+        if group in self._proposals:
             self._proposals[group].look()
 
     # -- failures --------------------------------------------------------------------------------------------------
@@ -148,7 +153,7 @@ class Coordinator:
             slots = [slot for slot, holder in group.agents.items() if holder in agents and group.is_active(slot)]
             if slots and group.auto_deactivate:
                 group.expel(slots)
-            self._proposals[group].look()
+            self._look(group)
 
     # -- groups ----------------------------------------------------------------------------------------------------
 
@@ -164,17 +169,19 @@ class Coordinator:
     def attach(self, group: Group, slot: int, agent: Agent, order: tuple[int, ...]) -> None:
         """`agent` registers for a slot of a group that is ready."""
         group.attach(slot, agent, order)
-        self._proposals[group].look()
+        self._look(group)
 
     def join(self, group: Group, slot: int) -> simpy.Event:
         """The process in `slot` is ready to take part; the event triggers once it does."""
         group.epoch += 1
         event = group.members.join(slot)
-        self._proposals[group].look()
+        self._look(group)
         return event
 
     def propose(self, group: Group, slots: Iterable[int], source: Agent, *, activates: bool) -> simpy.Event:
         """Ask for slots to be activated or deactivated; the event triggers with an `Answer`."""
+        if group not in self._proposals:
+            return self._env.event().succeed(Answer(Status.REJECTED, 0, (), "group not found"))
         return self._proposals[group].add(tuple(slots), source, activates=activates)
 
     def leave(self, group: Group, slot: int) -> None:

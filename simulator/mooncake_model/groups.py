@@ -15,7 +15,7 @@ READY_EPOCH = 2
 """Of a group whose founding members have met."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Group:
     """A group that is ready.
 
@@ -42,6 +42,9 @@ class Group:
     def __post_init__(self) -> None:
         self._published = dict.fromkeys(self.members.active)
         self._take()
+
+    def __repr__(self) -> str:
+        return f"<group of {list(self.order)}, epoch {self.epoch}>"
 
     def _take(self) -> None:
         self.active = tuple(sorted(self.members.active))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def render_exploration(exploration: Exploration) -> str:
     """The whole report."""
-    blocks = [_head(exploration), *exploration.notes]
+    blocks = [_head(exploration), *exploration.notes, *_strikes(exploration)]
     if exploration.findings != exploration.outcome.findings:
         blocks += [render_finding(finding) for finding in exploration.findings]
     if not exploration.ok or exploration.outcome.findings:
@@ -34,6 +34,15 @@ def render_schedule(outcome: Outcome, delays: Sequence[Delay]) -> str:
 def _delayed(delay: Delay) -> str:
     place = f" at {delay.place}" if delay.place else ""
     return f"{delay.task} is delayed{place}\n  before its operation {delay.number}, {delay.what}"
+
+
+def _strikes(exploration: Exploration) -> list[str]:
+    """What came of the faults in all schedules."""
+    lines, number = ["faults injected:"], len(exploration.trials)
+    for text, many, why in exploration.strikes:
+        came = f"struck in {many} of {number} schedules" if many else f"never struck in {number} schedules"
+        lines += [f"  {text}", f"    {came}{'' if many else f': {why}'}"]
+    return ["\n".join(lines)] if len(lines) > 1 else []
 
 
 def _head(exploration: Exploration) -> str:

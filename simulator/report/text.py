@@ -28,6 +28,8 @@ def render(outcome: Outcome) -> str:
     blocks = [head]
     if outcome.faults:
         blocks.append(render_faults(outcome.faults, outcome.faults_end_s))
+    if outcome.end.name == "UNTIL":
+        blocks.append("\n".join([f"ended at {outcome.virtual_s:g} s, as asked:", *side_rows(outcome.standing)]))
     shown = [*bad, *warnings][:_MOST]
     blocks += [render_finding(finding) for finding in shown]
     left = len(outcome.findings) - len(shown)
@@ -46,7 +48,7 @@ def render_finding(finding: Finding) -> str:
     """One finding."""
     tag = f"{finding.kind}" + (" (warning)" if finding.warning else "")
     lines = _wrapped(f"{tag}: ", f"{finding.title}", indent="")
-    lines += _side_rows(finding.sides)
+    lines += side_rows(finding.sides)
     lines += _wrapped("  cause:   ", finding.cause)
     lines += _wrapped("  remedy:  ", finding.remedy)
     other = "torch" if finding.level == "contract" else "real"
@@ -64,7 +66,7 @@ def _lines(text: str, indent: str) -> list[str]:
     return textwrap.wrap(text, _WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
-def _side_rows(sides: Iterable[Side]) -> list[str]:
+def side_rows(sides: Iterable[Side]) -> list[str]:
     """Role, ranks, what they do, where (below, if that is long); then the callers, unless the row above has them."""
     shown = list(sides)
     if not shown:

@@ -147,7 +147,9 @@ def _new_slot(slots: list[GroupSlot], call: PendingGroup) -> GroupSlot:
     assert call.ranks is not None
     extension = bool(getattr(getattr(call.options, "_settings", None), "is_extension", False))
     ranks = call.ranks
-    slots.append(GroupSlot(len(slots), ranks, call.desc, call.backend, extension, list(ranks), frozenset(ranks)))
+    slot = GroupSlot(len(slots), ranks, call.desc, call.backend, extension, list(ranks), frozenset(ranks))
+    slot.name = call.name
+    slots.append(slot)
     return slots[-1]
 
 

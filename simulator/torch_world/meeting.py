@@ -96,7 +96,8 @@ def meet(
     text = f"creation of group '{view.label}' {list(view.ranks)}"
     if not sim.wait(room.barrier.released, Wait("create", text, stack, room.gathering), wait_s):
         missing = view.ranks.index(room.gathering.missing[0])
-        sim.note("timeout", f"{text} timed out", stack=stack, group=view)
+        facts = {"group": view, "what": room.gathering, "doing": text}
+        sim.note("timeout", f"{text} timed out", stack=stack, **facts)
         raise dist.DistStoreError(f"wait timeout after {int(wait_s * 1000)}ms, keys: /{path}0/{missing}")
     hear(sim, ("group", room.comm.number))
     return room

@@ -40,11 +40,15 @@ def install_process(patches: Patches, sim: Simulation) -> None:
 
 
 def _install_ends(patches: Patches, sim: Simulation) -> None:
+    def end(context: RankContext, how: RankEnded) -> None:
+        how.stack = sim.sites.capture()
+        sim.end_rank(context, how)
+
     def leave(context: RankContext, real: Any, status: int) -> None:
-        sim.end_rank(context, RankEnded("exit", status))
+        end(context, RankEnded("exit", status))
 
     def abort(context: RankContext, real: Any) -> None:
-        sim.end_rank(context, RankEnded("crash", -SIGABRT))
+        end(context, RankEnded("crash", -SIGABRT))
 
     def fork(context: RankContext, real: Any) -> None:
         raise UsageError("a rank forks a process, which is not simulated: let the rank do the work itself")

@@ -14,19 +14,19 @@ import torch
 from numpy.typing import NDArray
 
 from simulator.memory_records import Span
+from simulator.torch_world.operator_watch import takes_apart
 
 if TYPE_CHECKING:
     from simulator.torch_world.device_memory import DeviceMemory
 
 SPANS_MAX = 1 << 14
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 Offsets = NDArray[np.int64]
 
 
 def is_shared(memory: DeviceMemory, tensor: torch.Tensor) -> bool:
     """Whether a tensor lies on memory that other ranks can reach."""
-    if type(tensor) not in _PLAIN or tensor.layout is not torch.strided:
+    if takes_apart(type(tensor)) or tensor.layout is not torch.strided:
         return False
     with torch._C.DisableTorchFunction():
         block = memory.find(tensor.untyped_storage().data_ptr())

@@ -187,6 +187,80 @@ def test_pickled_and_saved_tensors_come_back_on_their_gpu():
     assert on_gpus(work, gpus_per_node=2) == [["cuda:1", "cuda:1", "cuda:1", "cpu", "cuda:0"]]
 
 
+class Weight(nn.Parameter):
+    """A class of parameters that adds nothing to torch's operators."""
+
+
+def copies_of_parameters():
+    """By the way they are made: parameters and buffers that come of others on a GPU."""
+    x, plain = torch.ones(2, device="cuda"), nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    model, own, file = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)).cuda(), Weight(x), io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    taken, emptied = copy.deepcopy(plain), copy.deepcopy(plain).to_empty(device="cuda")
+    taken.load_state_dict(model.state_dict(), assign=True)
+    normed, lazy = nn.utils.parametrizations.weight_norm(nn.Linear(2, 2).cuda()), nn.LazyLinear(2).cuda()
+    lazy(torch.ones(1, 3, device="cuda"))
+    modules = [copy.deepcopy(model), torch.load(file, weights_only=False), pickle.loads(pickle.dumps(model))]
+    modules += [taken, emptied, copy.deepcopy(normed), lazy, torch.optim.swa_utils.AveragedModel(model)]
+    modules += [nn.TransformerEncoder(nn.TransformerEncoderLayer(4, 2, batch_first=True), 2).cuda()]
+    made = [each for module in modules for each in (*module.parameters(), *module.buffers()) if each.dim()]
+    made += [copy.deepcopy(own), copy.copy(own), pickle.loads(pickle.dumps(own)), Weight(torch.ones(2)).cuda()]
+    return [
+        *made,
+        copy.deepcopy(nn.Buffer(x)),
+        own.data,
+        nn.Parameter(own.data),
+        torch.ones(2).as_subclass(Plain).cuda(),
+    ]
+
+
+class Plain(torch.Tensor):
+    """A class of tensors that adds nothing to torch's operators."""
+
+
+def test_copies_of_parameters_stay_on_their_gpu():
+    """deepcopy, pickle, torch.load, assigned states, parametrised and lazy modules; classes of parameters too."""
+
+    def work(rank):
+        made = copies_of_parameters()
+        own = copy.deepcopy(Weight(torch.ones(2, device="cuda")))
+        own.data = own.data.cpu()
+        mixed = error_of(lambda: Weight(torch.ones(2)) + torch.ones(2, device="cuda"))
+        return len(made) > 50, {str(each.device) for each in made}, type(own).__name__, str(own.device), mixed
+
+    assert on_gpus(work) == [(True, {"cuda:0"}, "Weight", "cpu", ("RuntimeError", MIXED["add"]))]
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
+def test_traced_functions_compute_with_numbers():
+    """torch.jit.trace of functions with constants, on both devices: same code and results as without GPUs."""
+
+    def work(rank, device):
+        traced = torch.jit.trace(lambda a: (a * 2 + 1.5) / 4, torch.ones(2, device=device))
+        return traced.code, traced(torch.ones(2, device=device)).cpu().tolist()
+
+    expected = simulate(work, 1, args=["cpu"]).raise_if_bad().results[0]
+    assert [on_gpus(work, args=[device])[0] for device in ("cpu", "cuda")] == [expected] * 2
+    assert expected[1] == [0.875, 0.875]
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
+def test_sparse_tensors_on_a_gpu_are_refused():
+    """By all ways to one, with the layout; on the host they are torch's own."""
+
+    def work(rank):
+        sparse, there, module = torch.eye(2).to_sparse(), torch.eye(2, device="cuda"), nn.Module()
+        module.register_buffer("held", sparse)
+        calls = [sparse.cuda, lambda: sparse.to("cuda"), lambda: sparse.to(there), there.to_sparse, module.cuda]
+        calls += [lambda: torch.as_tensor(sparse, device="cuda"), lambda: torch.zeros_like(sparse, device="cuda")]
+        kept = sparse.to("cpu", torch.float64).to_dense()
+        return {error_of(call) for call in calls}, error_of(there.to_sparse_csr)[1], kept.equal(torch.eye(2).double())
+
+    text = "a tensor of layout sparse_{} on a simulated GPU is not modelled (see docs/limits.md): use device='cpu'"
+    assert on_gpus(work) == [({("NotImplementedError", text.format("coo"))}, text.format("csr"), True)]
+
+
 def test_each_gpu_has_its_own_random_numbers():
     """The numbers of a GPU follow from its seed and leave those of the host alone."""
 

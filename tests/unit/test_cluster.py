@@ -66,7 +66,7 @@ def everybody_meets(rank: int) -> float:
         (lambda: Cluster().launch(nothing, ranks=2).recover(nothing, ranks=(1.0,)), "give whole numbers, each once"),
         (
             lambda: Cluster().launch(nothing, ranks=4).join(nothing, ranks=2, rank_offset=3),
-            "ranks 3 are live already: give rank_offset=4 or higher",
+            "rank 3 is live already: give rank_offset=4 or higher",
         ),
         (
             lambda: Cluster().launch(nothing, ranks=4).join(nothing, ranks=2, rank_offset=0),

@@ -172,7 +172,7 @@ def test_what_cannot_be_in_this_cluster_is_refused(faults: object, message: str)
 
 def test_when_faults_stop_is_a_time() -> None:
     """Not below 0, and with a unit where it is a text."""
-    with pytest.raises(UsageError, match="faults_stop_at_s=-1: give a number of virtual seconds, or None"):
+    with pytest.raises(UsageError, match="faults_stop_at_s=-1: give a number of virtual seconds, 0 or more, or None"):
         ClusterOptions(faults_stop_at_s=-1)
     assert read_seconds("2min") == 120.0
     with pytest.raises(UsageError, match="'30': give a time with its unit, such as 2.5s, 50ms or 2min"):

@@ -33,11 +33,11 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def test_run_injects_the_faults_that_it_is_given(script: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Several; the whole report."""
-    argv = ["--nproc-per-node", "4", "--fault", "kill rank=2 at=allreduce#3", "--fault", "kill rank=1 at=all_reduce#30"]
-    assert cli.main(["run", *argv, script]) == cli.FINDINGS
+    faults = ["--fault", "kill rank=2 at=all_reduce#3", "--fault", "kill rank=1 at=all_reduce#30"]
+    assert cli.main(["run", "--nproc-per-node", "4", *faults, script]) == cli.FINDINGS
     assert capsys.readouterr().out == (
         """\
-hangcheck: exception (1 finding, 4 ranks, seed 0, 1.5 s of virtual time)
+hangcheck: exception (1 finding, 4 ranks, seed 0, 1.5001 s of virtual time)
 
 faults injected:
   kill rank=2 at=all_reduce#3
@@ -54,7 +54,7 @@ exception: ranks 0, 1, 3 did not survive the loss of rank 2
   remedy:  catch the error and go on without the rank, or restart all ranks together
   level:   torch    certainty: cause
 
-replay: hangcheck run --seed 0 --nproc-per-node 4 --fault 'kill rank=2 at=allreduce#3' --fault """
+replay: hangcheck run --seed 0 --nproc-per-node 4 --fault 'kill rank=2 at=all_reduce#3' --fault """
         "'kill rank=1 at=all_reduce#30' train.py\n"
     )
 
@@ -193,7 +193,7 @@ def test_in_the_cluster(hangcheck_cluster):
 @pytest.mark.hangcheck_faults("missing rank=1", until="5s")
 def test_unknown(simulate):
     from simulator import UsageError
-    with pytest.raises(UsageError, match="give faults as texts, and stop_at by name"):
+    with pytest.raises(UsageError, match="give faults as texts, and stop_at and must_strike by name"):
         simulate(survive, 2)
 """
 
@@ -205,3 +205,74 @@ def test_a_mark_injects_faults_into_the_simulations_of_a_test(
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
     pytester.makepyfile(MARKED)
     pytester.runpytest().assert_outcomes(passed=5)
+
+
+def test_an_exploration_says_which_faults_struck(script: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """In how many schedules; and why one never did."""
+    faults = ["--fault", "late rank=1 by=10ms", "--fault", "kill rank=2 at=all_reduce#99"]
+    assert cli.main(["explore", "--nproc-per-node", "3", "--schedules", "4", *faults, script]) == cli.OK
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2:] == [
+        "faults injected:",
+        "  late rank=1 by=10ms",
+        "    struck in 4 of 4 schedules",
+        "  kill rank=2 at=all_reduce#99",
+        "    never struck in 4 schedules: rank 2 made 4 calls of all_reduce",
+    ]
+
+
+def test_a_fault_that_does_not_fit_points_to_the_list(script: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """To `hangcheck faults`, not to the help."""
+    assert cli.main(["run", "--fault", "kil rank=2 at=2s", script]) == cli.USAGE
+    assert capsys.readouterr().err.endswith("(hangcheck faults lists what there is)\n")
+
+
+def test_a_fault_that_never_strikes_is_said_in_a_test(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A line in its report, or a failure; also under many schedules."""
+    monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
+    pytester.makepyfile(
+        """
+        import pytest, time
+
+        def work(rank):
+            time.sleep(1)
+
+        @pytest.mark.hangcheck_faults("kill rank=1 at=99s")
+        def test_said(simulate):
+            simulate(work, 2)
+
+        @pytest.mark.hangcheck_faults("kill rank=1 at=99s", must_strike=True)
+        def test_fails(simulate):
+            simulate(work, 2)
+
+        @pytest.mark.hangcheck_faults("kill rank=1 at=99s", must_strike=True)
+        @pytest.mark.hangcheck_explore(schedules=3)
+        def test_explored(simulate):
+            simulate(work, 2)
+
+        @pytest.mark.hangcheck_faults("slow rank=1 by=1s", "late rank=1 by=1s", must_strike=False)
+        def test_struck(simulate):
+            assert simulate(work, 2).ranks[1].end_s == 2
+        """
+    )
+    result = pytester.runpytest("-rP")
+    result.assert_outcomes(passed=2, failed=2)
+    text = "the fault [kill rank=1 at=99s] never struck: the run was over at 1 s"
+    assert result.stdout.lines.count(text) == 1
+    assert result.stdout.lines.count(f"hangcheck: {text}") == 1
+    result.stdout.fnmatch_lines(["hangcheck: the fault ?kill rank=1 at=99s? never struck in * schedule*: the run was*"])
+    result.stdout.fnmatch_lines(["the fault ?slow rank=1 by=1s? never struck: *"])
+
+
+def test_a_server_that_runs_for_ever_ends_when_asked(script: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """With the verdict so far, and where its ranks are."""
+    Path("loop.py").write_text(SCRIPT.replace("for _ in range(4):", "while True:"))
+    assert cli.main(["run", "--nproc-per-node", "2", "--until", "20.2s", "loop.py"]) == cli.OK
+    assert capsys.readouterr().out == (
+        "hangcheck: ok (0 findings, 2 ranks, seed 0, 20.2 s of virtual time)\n\n"
+        "ended at 20.2 s, as asked:\n  going on: ranks 0, 1  waits in time.sleep(0.5)  loop.py:9\n"
+    )
+    assert cli.main(["run", "--nproc-per-node", "2", "--until", "20.2s", script]) == cli.OK
+    assert "as asked" not in capsys.readouterr().out

@@ -43,7 +43,7 @@ def faults_block(outcome: Outcome) -> list[str]:
 
 def test_who_is_killed_in_a_collective_closes_its_connections_on_gloo() -> None:
     """The others raise; the report names the fault, and blames the code for not living with it."""
-    outcome = under("kill rank=2 at=allreduce#3")
+    outcome = under("kill rank=2 at=all_reduce#3")
     assert outcome.verdict == "exception"
     assert (outcome.ranks[2].status, outcome.ranks[2].exit_code) == ("killed", -9)
     (finding,) = outcome.findings
@@ -204,7 +204,7 @@ def test_a_fault_that_never_struck_says_why() -> None:
         "    never struck: rank 1 made 1 call of all_reduce",
         "    never struck: the run was over at 3 s",
         "    never struck: rank 0 had ended by then, at 0 s",
-        "    never struck: no rank that it applies to looked at its clock",
+        "    never struck: no rank that it applies to looked at its clock, or slept by it",
         "    never struck: no request to a TCPStore was sent that it applies to",
         "    never struck: rank 1 made no calls of broadcast",
     ]
@@ -685,3 +685,74 @@ def test_a_time_out_of_a_store_that_a_rank_dies_of_is_never_silent() -> None:
     outcome = simulate(work, 2)
     assert outcome.verdict == "exception"
     assert "DistStoreError" in outcome.findings[0].title
+
+
+@pytest.mark.parametrize("moment", ["all_reduce#1", "create#1", "call#1", "store#1"])
+def test_who_is_killed_in_a_call_starts_again(moment: str) -> None:
+    """On threads: the new process's thread is started from within the dying one."""
+    outcome = under(f"kill rank=1 at={moment} restart=1s", ranks=2)
+    struck = outcome.faults[0].first
+    assert struck is not None
+    assert outcome.ranks[1].start_s == struck.time_s + 1
+    assert outcome.end.name in ("FINISHED", "QUIESCENT")
+    assert [event.rank for event in outcome.trace if event.kind == "start"] == [0, 1, 1]
+
+
+def test_a_cause_does_not_name_a_fault_that_cannot_be_behind_it() -> None:
+    """A rank skips a barrier, and another one only comes late; a key that nobody sets, and others are delayed."""
+
+    def skips(rank: int) -> None:
+        dist.init_process_group("gloo")
+        if rank != 2:
+            dist.barrier()
+
+    neutral = "faults had struck before it; a run without them tells whether they matter"
+    (finding,) = simulate(skips, 3, faults=["late rank=0 by=1s"]).findings
+    assert finding.cause == f"rank 2 has ended without entering this barrier; {neutral}"
+
+    def unset(rank: int) -> None:
+        dist.init_process_group("gloo")
+        dist.distributed_c10d._get_default_store().get("never")
+
+    for finding in simulate(unset, 2, faults=["store-delay by=1s"]).findings:
+        assert finding.cause.endswith(f"'default_pg/0//never'; {neutral}")
+
+
+def test_a_cause_names_who_may_have_set_the_key() -> None:
+    """A rank that was killed before it did."""
+
+    def work(rank: int) -> None:
+        store = dist.TCPStore("node0", 1234, None, rank == 0, wait_for_workers=False)
+        if rank == 0:
+            store.get("k")
+        else:
+            time.sleep(2)
+            store.set("k", "v")
+
+    (finding,) = simulate(work, 2, faults=["kill rank=1 at=1s", "slow rank=0 by=1s"]).findings
+    assert "; the fault [kill rank=1 at=1s] struck rank 1 at 1 s: killed while in time.sleep(2)" in finding.cause
+    assert "slow" not in finding.cause
+    (finding,) = simulate(work, 2, faults=["store-loss times=16 op=set"]).findings
+    assert "; the fault [store-loss times=16 op=set] struck rank 1 at 2 s: lost store.set('k')" in finding.cause
+
+
+def test_a_clock_that_drifts_strikes_in_a_sleep() -> None:
+    """The rank never looks at it."""
+    outcome = simulate(lambda rank: time.sleep(10), 2, faults=["skew rank=1 drift=1000000ppm"])
+    assert outcome.ranks[1].end_s == 5.0
+    assert faults_block(outcome)[2].startswith("    struck rank 1 at 0 s: its clock is off")
+
+
+def test_until_ends_a_run_on_both_carriers() -> None:
+    """What was found by then counts; a deadlock that comes before is found as ever."""
+
+    def work(rank: int) -> None:
+        while True:
+            time.sleep(1)
+
+    for carrier in ("thread", "greenlet"):
+        outcome = simulate(work, 2, until_s=7.5, carrier=carrier)
+        assert (outcome.verdict, outcome.virtual_s, outcome.end.name) == ("ok", 7.5, "UNTIL")
+        assert [(side.ranks, side.doing) for side in outcome.standing] == [((0, 1), "waits in time.sleep(1)")]
+    assert under(until_s=100).raise_if_bad().standing == ()
+    assert under("missing rank=3", until_s=100).verdict == "deadlock"

@@ -544,3 +544,32 @@ def test_the_whole_report_is_pinned() -> None:
     place = report.split("all_reduce seq 1")[2].split()[0].rsplit(":", 1)[0]
     expected = GOLDEN.format(file=place, wait=first + 7, missing=first + 6)
     assert [line.split() for line in report.splitlines()] == [line.split() for line in expected.splitlines()]
+
+
+def test_a_rank_that_swallows_its_error_for_ever_is_a_livelock() -> None:
+    """Calls on lost connections fail at once: a loop around them neither waits nor gets anywhere."""
+
+    def body(rank: int) -> None:
+        dist.init_process_group("gloo")
+        if rank == 1:
+            os._exit(1)
+        while True:
+            with contextlib.suppress(RuntimeError):
+                dist.all_reduce(torch.ones(1))
+
+    outcome = simulate(body, 2, limits=Limits(idle_steps_max=2_000))
+    livelock = next(finding for finding in outcome.findings if finding.kind is Verdict.LIVELOCK)
+    assert any(0 in side.ranks for side in livelock.sides)
+
+
+def test_a_loop_that_only_looks_at_the_clock_ends_too() -> None:
+    """Each look lets a little virtual time pass, so the rank seems to wait; it is ended all the same."""
+
+    def body(rank: int) -> None:
+        while True:
+            for _ in range(200):
+                time.perf_counter()
+            sum(range(20_000))
+
+    outcome = simulate(body, 1, limits=Limits(spin_wall_s=0.2))
+    assert outcome.verdict is Verdict.LIVELOCK

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from simulator.lint.conditions import Condition, Way, conditions
+from simulator.lint.conditions import Condition, Way, conditions, is_wildcard
 from simulator.lint.module import Module, is_function
 from simulator.lint.options import LintOptions
 from simulator.lint.ranks import what_differs
+from simulator.lint.rules.joiners import has_counterpart, only_joiners
 from simulator.lint.rules.rule import Flaw, Rule
 from simulator.lint.rules.sets import is_set
 from simulator.lint.torch_calls import argument, torch_function
@@ -55,6 +56,9 @@ def check_conditions(module: Module, options: LintOptions) -> Iterator[Flaw]:
             if reason is not None and not _is_matched(module, call, condition):
                 yield _conditional(call, name, condition, reason)
                 break
+            if reason is None and only_joiners(condition) and not has_counterpart(module, call):
+                yield _by_joiners(call, name, condition)
+                break
 
 
 def _what_differs(module: Module, condition: Condition) -> str | None:
@@ -77,13 +81,25 @@ def _is_sentinel(test: ast.expr) -> bool:
 
 def _is_matched(module: Module, call: ast.Call, condition: Condition) -> bool:
     """The other branch makes the same call."""
-    if not isinstance(condition.at, ast.If | ast.IfExp):
-        return False
     at = condition.at
+    if isinstance(at, ast.Match):
+        return _all_cases_call(at, call)
+    if not isinstance(at, ast.If | ast.IfExp):
+        return False
     other = (at.orelse if condition.holds else at.body) if condition.way is Way.AROUND else []
     nodes = other if isinstance(other, list) else [other]
+    return _has_call(nodes, call)
+
+
+def _has_call(nodes: Sequence[ast.AST], call: ast.Call) -> bool:
     wanted = ast.dump(call)
     return any(isinstance(one, ast.Call) and ast.dump(one) == wanted for node in nodes for one in ast.walk(node))
+
+
+def _all_cases_call(at: ast.Match, call: ast.Call) -> bool:
+    """Whatever the subject is, the call is made."""
+    takes_rest = any(is_wildcard(case) for case in at.cases)
+    return takes_rest and all(_has_call(case.body, call) for case in at.cases)
 
 
 def _conditional(call: ast.Call, name: str, condition: Condition, reason: str) -> Flaw:
@@ -96,6 +112,18 @@ def _conditional(call: ast.Call, name: str, condition: Condition, reason: str) -
         f"{name}() {where} `{shown}` ({reason} differs between ranks), and all ranks have to call it, members or not",
         "call it on all ranks, in one order, before the condition; or pass use_local_synchronization=True if just the "
         "members call it",
+    )
+
+
+def _by_joiners(call: ast.Call, name: str, condition: Condition) -> Flaw:
+    test = ast.unparse(condition.test)
+    shown = test if condition.holds else f"not ({test})"
+    return Flaw(
+        call,
+        f"{name}() is reached only by ranks that come later (`{shown}`), and all ranks of the default group have to "
+        "call it, those that were launched before as well",
+        "pass use_local_synchronization=True on the joiners, or make the group among all ranks",
+        Certainty.SUSPECT,
     )
 
 

@@ -40,7 +40,7 @@ def check(module: Module, options: LintOptions) -> Iterator[Flaw]:
         root, group = argument(call, parameter, position), argument(call, "group", group_position)
         if root is None or group is None or is_default_group(group):
             continue
-        shown = group_rank_in(module, root)
+        shown = group_rank_in(module, root, group)
         if shown is not None:
             yield _flaw(call, root, group, name, parameter, shown)
 
@@ -61,5 +61,5 @@ RULE = Rule(
     "It is right on the group that begins with rank 0, by chance. The others name a stranger: torch raises, or the "
     "wrong member sends.",
     check,
-    lambda options: ("group_rank", "rank_in_group", "group_local_rank", "get_rank("),
+    lambda options: ("group_rank", "rank_in_group", "group_local_rank", "get_rank(", ".rank("),
 )

@@ -2,6 +2,7 @@
 
 install     puts all of it in place for the time of a stage
 place       marks on storages: where a tensor is
+ledger      what tensors take on a GPU: memory_stats
 rank        what a rank sees of the GPUs of its node
 operators   results stay on the device of their operands; devices that are mixed are refused
 factories   tensors made on a device

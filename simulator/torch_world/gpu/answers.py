@@ -80,16 +80,7 @@ def _can_access(gpus: RankGpus, device: Any, peer_device: Any) -> bool:
 
 
 def _memory_stats(gpus: RankGpus, device: Any = None) -> dict[str, Any]:
-    ledger = gpus.ledger(_checked(gpus, device))
-    stats: dict[str, Any] = {}
-    for kind in ("allocated_bytes", "reserved_bytes", "active_bytes", "requested_bytes"):
-        for pool in ("all", "large_pool", "small_pool"):
-            share = int(pool != "small_pool")
-            stats[f"{kind}.{pool}.current"] = ledger.allocated * share
-            stats[f"{kind}.{pool}.peak"] = ledger.peak * share
-            stats[f"{kind}.{pool}.allocated"] = ledger.total * share
-            stats[f"{kind}.{pool}.freed"] = (ledger.total - ledger.allocated) * share
-    return {**stats, "num_alloc_retries": 0, "num_ooms": 0, "num_device_alloc": ledger.count, "num_device_free": 0}
+    return dict(gpus.ledger(_checked(gpus, device)).stats())
 
 
 def _mem_get_info(gpus: RankGpus, device: Any = None) -> tuple[int, int]:
@@ -98,8 +89,7 @@ def _mem_get_info(gpus: RankGpus, device: Any = None) -> tuple[int, int]:
 
 
 def _reset_peak(gpus: RankGpus, device: Any = None) -> None:
-    ledger = gpus.ledger(_checked(gpus, device))
-    ledger.peak = ledger.allocated
+    gpus.ledger(_checked(gpus, device)).reset_peak()
 
 
 def _nothing(gpus: RankGpus, *args: Any, **kwargs: Any) -> None:

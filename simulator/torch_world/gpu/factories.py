@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils._device import DeviceContext
 
 from simulator.torch_world.gpu.move import moved
-from simulator.torch_world.gpu.place import UNSETTLED, has_place, mark_of, put
+from simulator.torch_world.gpu.place import UNSETTLED, has_place, is_plain, is_strided, mark_of, not_strided, put
 from simulator.torch_world.gpu.rank import RankGpus, as_device
 from simulator.torch_world.patches import Patches
 from simulator.torch_world.simulation import Simulation
@@ -145,6 +145,8 @@ def _take(gpus: RankGpus, real: Any, args: Any, kwargs: Any) -> Any:
     device = None if asked is None else as_device(asked)
     source = args[0] if args else kwargs.get("data", kwargs.get("obj"))
     if isinstance(source, Tensor):
+        if device is not None and device.type == "cuda" and is_plain(source) and not is_strided(source):
+            raise not_strided(source)
         if device is None or not has_place(source):
             return real(*args, **kwargs)
         result = real(*args, **{**kwargs, "device": None})

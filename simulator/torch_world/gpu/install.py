@@ -52,7 +52,7 @@ def _install(patches: Patches, sim: Simulation) -> None:
 
 
 def _fill_tables() -> None:
-    """torch makes tables of its own functions once, when one is first asked for. Let it be now, before any is replaced."""
+    """torch makes tables of its own functions when one is first asked for. Let it be now, before any is replaced."""
     from torch.jit import _builtins
 
     vars(_builtins)["_get_builtin_table"]()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.parameter import is_lazy
 
 from simulator.torch_world.gpu.place import device_of
 from simulator.torch_world.gpu.rank import RankGpus
@@ -35,5 +37,6 @@ def moved(gpus: RankGpus, tensor: Tensor, device: torch.device, *, pinned: bool 
 
 
 def _copied(gpus: RankGpus, tensor: Tensor, device: torch.device, pinned: bool) -> Tensor:
-    with torch.no_grad():
+    lazy = is_lazy(tensor)  # it refuses what is no question about its place
+    with torch.no_grad(), torch._C.DisableTorchFunctionSubclass() if lazy else nullcontext():
         return gpus.place(tensor.detach().clone(), device, pinned=pinned)

@@ -16,10 +16,22 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from simulator.torch_world.gpu.place import HOST, UNSETTLED, Mark, has_place, is_on_gpu, mark_of, put, tensors_among
+from simulator.torch_world.gpu.place import (
+    HOST,
+    UNSETTLED,
+    Mark,
+    has_place,
+    is_on_gpu,
+    is_plain,
+    is_strided,
+    mark_of,
+    not_strided,
+    put,
+    tensors_among,
+)
 from simulator.torch_world.gpu.rank import RankGpus
 from simulator.torch_world.operands import operands
-from simulator.torch_world.operator_watch import OperatorWatch, is_ours
+from simulator.torch_world.operator_watch import OperatorWatch, is_ours, takes_apart
 
 _HOST_TOO = frozenset(
     ("copy_", "_to_copy", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index_put", "_pack_padded_sequence",
@@ -41,7 +53,7 @@ class GpuOperators(OperatorWatch):  # type: ignore[no-untyped-call]
         self._written: dict[Any, tuple[tuple[int, str], ...]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if any(kind is not Tensor for kind in types) and all(map(is_ours, _get_current_dispatch_mode_stack())):
+        if any(map(takes_apart, types)) and all(map(is_ours, _get_current_dispatch_mode_stack())):
             return NotImplemented  # a subclass takes it apart, and its parts come here
         return super().__torch_dispatch__(func, types, args, kwargs)
 
@@ -72,6 +84,8 @@ class GpuOperators(OperatorWatch):  # type: ignore[no-untyped-call]
         if func.overloadpacket.__name__ == "_to_copy" and has_place(args[0]):
             kwargs.pop("device")
         result = func(*args, **kwargs)
+        if is_plain(result) and not is_strided(result):
+            raise not_strided(result)
         for tensor in tensors_among((result,)):
             self._gpus.place(tensor, device)
         return result

@@ -4,7 +4,8 @@ All memory is the CPU's. What lies on a GPU has a mark on its storage, which all
 long as it does. A storage without a mark is the host's. One that a C++ function of torch has made for itself is marked
 as `unsettled`: torch would have made it where its operands are, so it goes along with any device.
 
-Not modelled: `storage.device`, which stays the CPU's; tensors without a storage (sparse ones), which stay on the host.
+Not modelled: `storage.device`, which stays the CPU's; tensors without a storage (sparse ones): they are refused on a
+GPU, and gradients that are sparse stay on the host.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from simulator.torch_world.gpu.ledger import Ledger
+from simulator.torch_world.operator_watch import takes_apart
 
 PLAIN = (Tensor, torch.nn.Parameter, torch.nn.Buffer)
 HOST = torch.device("cpu")
@@ -28,22 +32,6 @@ def _real_device(tensor: Tensor) -> torch.device:
     with _without_function_modes():
         device: torch.device = _getter(tensor)
         return device
-
-
-class Ledger:
-    """Bytes that the tensors of one rank have on one GPU."""
-
-    def __init__(self) -> None:
-        self.allocated = self.peak = self.total = self.count = 0
-
-    def take(self, nbytes: int) -> None:
-        self.allocated += nbytes
-        self.total += nbytes
-        self.count += 1
-        self.peak = max(self.peak, self.allocated)
-
-    def give_back(self, nbytes: int) -> None:
-        self.allocated -= nbytes
 
 
 class Mark:
@@ -90,9 +78,30 @@ UNSETTLED = Mark(None)
 PINNED = Mark(HOST, pinned=True)
 
 
+def is_plain(tensor: Any) -> bool:
+    """Whether its memory is its own: a Tensor, a Parameter, or of a class that leaves operators to torch."""
+    return type(tensor) in PLAIN or (isinstance(tensor, Tensor) and not takes_apart(type(tensor)))
+
+
+def is_strided(tensor: Tensor) -> bool:
+    """Whether it has a storage, without a subclass noticing the question."""
+    if type(tensor) in PLAIN:
+        return tensor.layout is torch.strided
+    with _without_function_modes():
+        return tensor.layout is torch.strided
+
+
 def has_place(tensor: Any) -> bool:
     """Whether a tensor can be on a simulated GPU: its memory is the CPU's, and it is no stand-in of torch's own."""
-    return type(tensor) in PLAIN and tensor.layout is torch.strided and _real_device(tensor).type == "cpu"
+    return is_plain(tensor) and is_strided(tensor) and _real_device(tensor).type == "cpu"
+
+
+def not_strided(tensor: Tensor) -> NotImplementedError:
+    """Of a tensor that cannot be on a simulated GPU."""
+    layout = str(tensor.layout).removeprefix("torch.")
+    return NotImplementedError(
+        f"a tensor of layout {layout} on a simulated GPU is not modelled (see docs/limits.md): use device='cpu'"
+    )
 
 
 def storage_of(tensor: Tensor) -> Any:
@@ -122,17 +131,17 @@ def put(tensor: Tensor, mark: Mark | None) -> None:
 
 def device_of(tensor: Tensor) -> torch.device:
     """`tensor.device`, as a rank sees it."""
-    if type(tensor) not in PLAIN:
+    if not is_plain(tensor):
         tensor = getattr(tensor, "_local_tensor", tensor)
-    mark = mark_of(tensor) if tensor.layout is torch.strided else None
+    mark = mark_of(tensor) if is_strided(tensor) else None
     return _real_device(tensor) if mark is None or mark.device is None else mark.device
 
 
 def is_on_gpu(tensor: Any) -> bool:
     """Whether it counts as being on a GPU; a DTensor is where its part is."""
-    if type(tensor) not in PLAIN:
+    if not is_plain(tensor):
         tensor = getattr(tensor, "_local_tensor", tensor)
-    if not isinstance(tensor, Tensor) or tensor.layout is not torch.strided:
+    if not isinstance(tensor, Tensor) or not is_strided(tensor):
         return False
     mark = mark_of(tensor)
     return mark is not None and mark.device is not None and mark.device.type == "cuda"

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from simulator.torch_world.gpu.place import HOST, PINNED, Ledger, Mark, SharedMark, put, storage_of
+from simulator.torch_world.gpu.ledger import Ledger
+from simulator.torch_world.gpu.place import HOST, PINNED, Mark, SharedMark, put, storage_of
 
 if TYPE_CHECKING:
     from simulator.torch_world.context import RankContext

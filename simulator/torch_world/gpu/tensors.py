@@ -17,13 +17,24 @@ from torch import Tensor
 
 from simulator.torch_world.gpu.factories import is_traced, made
 from simulator.torch_world.gpu.move import moved
-from simulator.torch_world.gpu.place import PLAIN, Mark, device_of, has_place, is_on_gpu, mark_of, put
+from simulator.torch_world.gpu.place import (
+    Mark,
+    device_of,
+    has_place,
+    is_on_gpu,
+    is_plain,
+    is_strided,
+    mark_of,
+    not_strided,
+    put,
+)
 from simulator.torch_world.gpu.rank import RankGpus, as_device
 from simulator.torch_world.patches import Patches
 from simulator.torch_world.simulation import Simulation
 
 Method = Callable[..., Any]
 NEW = ("new_tensor", "new_empty", "new_empty_strided", "new_full", "new_ones", "new_zeros")
+SPARSE = ("to_sparse", "to_sparse_coo", "to_sparse_csr", "to_sparse_csc", "to_sparse_bsr", "to_sparse_bsc", "to_mkldnn")
 _TO_NUMPY = "can't convert {} device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory first."
 
 
@@ -36,7 +47,7 @@ def install_tensors(patches: Patches, sim: Simulation) -> None:
 
         def method(self: Any, *args: Any, **kwargs: Any) -> Any:
             context = sim.here()
-            if context is None or context.gpus is None or type(self) not in PLAIN or is_traced():
+            if context is None or context.gpus is None or not is_plain(self) or is_traced():
                 return real(self, *args, **kwargs)
             return answer(context.gpus, real, self, args, kwargs)
 
@@ -46,6 +57,8 @@ def install_tensors(patches: Patches, sim: Simulation) -> None:
 
     for name in NEW:
         replace(name, _new)
+    for name in SPARSE:
+        replace(name, _sparse)
     for name, answer in (
         ("to", _to), ("cuda", _cuda), ("cpu", _cpu), ("get_device", _get_device), ("type", _type),
         ("numpy", _numpy), ("__array__", _numpy), ("pin_memory", _pin), ("is_pinned", _is_pinned),
@@ -60,7 +73,7 @@ def _properties(patches: Patches) -> None:
     real_device, real_cuda, real_cpu = (getattr(kind, name).__get__ for name in ("device", "is_cuda", "is_cpu"))
 
     def device(self: Tensor) -> torch.device:
-        if is_on_gpu(self) or type(self) in PLAIN:
+        if is_on_gpu(self) or is_plain(self):
             return device_of(self)
         found: torch.device = real_device(self)
         return found
@@ -105,7 +118,7 @@ def _to(gpus: RankGpus, real: Method, tensor: Tensor, args: Any, kwargs: Any) ->
     device, dtype, non_blocking, layout, copy = _asked(gpus, args, kwargs)
     if not has_place(tensor):
         if device is not None and device.type == "cuda":
-            device = torch.device("cpu")
+            device = _host_of(tensor)
         return real(tensor, device, dtype, non_blocking, copy) if device or dtype else real(tensor, *args, **kwargs)
     if device is not None and device.type not in ("cpu", "cuda"):
         return real(tensor, *args, **kwargs)
@@ -118,6 +131,17 @@ def _to(gpus: RankGpus, real: Method, tensor: Tensor, args: Any, kwargs: Any) ->
         return _formatted(result, layout)
     named = {} if layout is None else {"memory_format": layout}
     return real(result, result.dtype if dtype is None else dtype, copy=copy, **named)
+
+
+def _host_of(tensor: Tensor) -> torch.device:
+    """Where a tensor without memory may be: torch has its own text for those of the meta device.
+
+    Raises:
+        NotImplementedError: it is sparse.
+    """
+    if not is_strided(tensor):
+        raise not_strided(tensor)
+    return torch.device("cpu")
 
 
 def _formatted(tensor: Tensor, layout: Any) -> Tensor:
@@ -143,6 +167,8 @@ def _cuda(gpus: RankGpus, real: Method, tensor: Tensor, args: Any, kwargs: Any) 
     device = gpus.resolve(torch.device("cuda") if asked is None else as_device(asked))
     if device.type != "cuda":
         raise RuntimeError(f"Invalid device, must be cuda device: {device}")
+    if not has_place(tensor):
+        return tensor.to(_host_of(tensor))
     return _formatted(moved(gpus, tensor, device), kwargs.get("memory_format"))
 
 
@@ -196,6 +222,14 @@ def _pin(gpus: RankGpus, real: Method, tensor: Tensor, args: Any, kwargs: Any) -
 def _is_pinned(gpus: RankGpus, real: Method, tensor: Tensor, args: Any, kwargs: Any) -> Any:
     mark = mark_of(tensor) if has_place(tensor) else None
     return mark is not None and mark.pinned
+
+
+def _sparse(gpus: RankGpus, real: Method, tensor: Tensor, args: Any, kwargs: Any) -> Any:
+    """Another layout, which has no place on a GPU."""
+    result = real(tensor, *args, **kwargs)
+    if is_on_gpu(tensor):
+        raise not_strided(result)
+    return result
 
 
 def _record_stream(gpus: RankGpus, real: Method, tensor: Tensor, args: Any, kwargs: Any) -> Any:

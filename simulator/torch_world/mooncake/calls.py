@@ -12,7 +12,7 @@ from simulator.mooncake_model.coordinator import Coordinator
 from simulator.mooncake_model.groups import Group
 from simulator.mooncake_model.proposals import Answer
 from simulator.mooncake_model.timing import JOIN_TIMEOUT_S
-from simulator.records import Gathering, GroupView
+from simulator.records import Gathering, GroupView, Note
 from simulator.torch_world.mooncake.arguments import failed
 from simulator.torch_world.mooncake.group import NORMAL, QUIESCING, MooncakeGroup
 from simulator.torch_world.mooncake.pg import (
@@ -41,16 +41,16 @@ class Calls:
     # -- questions -------------------------------------------------------------------------------------------------
 
     def active_ranks(self) -> torch.Tensor:
-        self._group.asked()
+        self._group.look("mooncake.pg.get_active_ranks")
         return self._group.mask
 
     def num_synced_ranks(self) -> int:
-        self._group.asked()
+        self._group.look("mooncake.pg.get_num_synced_ranks")
         record = self._group.comm.record
         return 0 if record is None else sum(record.may_be_active(slot) for slot in range(len(record.order)))
 
     def epoch(self) -> int:
-        self._group.asked()
+        self._group.look("mooncake.pg.get_current_epoch")
         return self._epoch()
 
     def _epoch(self) -> int:
@@ -91,7 +91,9 @@ class Calls:
         answer = answered.value
         assert isinstance(answer, Answer)
         self._note_held(f"{name}({ranks})", waits_for, answer, self._now_s() - began_s)
-        if answer.status != "Rejected":
+        if answer.status == "Rejected":
+            self._note_rejected(f"{name}({ranks})", ranks, answer, began_s)
+        else:
             self._sim.scheduler.progress()
         status = ProposalStatus[answer.status.value]
         dropped = list(answer.dropped)
@@ -105,6 +107,22 @@ class Calls:
             facts: dict[str, Any] = {"call": call, "late": tuple(waits_for), "waited_s": waited_s}
             label = answer.status.value
             self._sim.note("held", text, group=self._group.comm.view, status=label, reason=answer.reason, **facts)
+
+    def _note_rejected(self, call: str, slots: list[int], answer: Answer, began_s: float) -> None:
+        """The next rejections of the same call, for the same reason, are counted in the note of the first."""
+        stack, rank = self._sim.sites.capture(2), self._group.global_rank
+        record, key = self._group.comm.record, (call, answer.reason, stack[:1])
+        note = self._group.rejected.get(key)
+        if note is not None:
+            note.facts["times"] += 1
+            return
+        order = () if record is None else record.order
+        ranks = tuple(order[slot] if slot < len(order) else slot for slot in slots)
+        facts = {"group": self._group.comm.view, "call": call, "ranks": ranks, "reason": answer.reason, "times": 1}
+        self._sim.log("note", "rejected", call)
+        note = Note("rejected", rank, f"{call} was rejected: {answer.reason}", stack, began_s, facts)
+        self._group.rejected[key] = note
+        self._sim.records.notes.append(note)
 
     # -- joining ---------------------------------------------------------------------------------------------------
 
@@ -125,6 +143,7 @@ class Calls:
                 wait = self._wait(text, "join", [group.slot])
                 if not self._sim.wait(joined, wait, JOIN_TIMEOUT_S):
                     what = f"waitUntilRankActive timed out for rank {group.global_rank} in group {group.group_name}"
+                    self._sim.note("not_admitted", f"{text} timed out", stack=wait.stack, group=group.comm.view)
                     raise failed("CommJoin", "operation timed out", what)
         group.follow()
 
@@ -148,6 +167,8 @@ class Calls:
         return float(self._sim.scheduler.env.now)
 
     def _valid(self, call: str) -> tuple[Group, Coordinator]:
+        if self._group.closed:
+            raise failed(f"Comm{call}", "invalid state", "communicator is shut down")
         record, coordinator = self._group.comm.record, self._group.process.coordinator
         if record is None or coordinator is None:
             text = f"{_NAMES[call]} is unavailable because this communicator is invalid"

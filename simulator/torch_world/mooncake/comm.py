@@ -23,8 +23,8 @@ from simulator.torch_world.simulation import Simulation
 if TYPE_CHECKING:
     from simulator.torch_world.mooncake.group import MooncakeGroup
 
-_ALIKE = ("all_reduce", "all_gather", "reduce", "broadcast", "barrier", "reduce_scatter")
-"""Collectives whose data moves as on any backend if all slots are active."""
+_ALIKE = ("all_reduce", "reduce", "broadcast", "barrier")
+"""Collectives whose data moves as on any backend, whatever world size their callers counted with."""
 
 
 class MooncakeComm(Communicator):
@@ -73,7 +73,7 @@ class MooncakeComm(Communicator):
         size = self.record.world_size if self.record is not None else len(self.view.ranks)
         now_s = float(env.now)
         writes = sent(entry, place, now_s)
-        seat = slot.seats[rank] = Seat(rank, place, size, entry, stack, now_s, writes, env.event())
+        seat = slot.seats[rank] = Seat(rank, place, size, entry, stack, now_s, writes, env.event(), self.view.ranks)
         seat.failed = dict.fromkeys(self._place(gone) for gone in self.dead if gone in self.view.ranks)
         self.sim.trace.add(env.now, rank, "enter", entry.op, self.view.label, f"seq={slot.gathering.seq}")
         if self._is_complete(slot):
@@ -113,16 +113,17 @@ class MooncakeComm(Communicator):
     def _is_plain(self, slot: ElasticSlot) -> bool:
         """Nothing is out of the ordinary: the data moves as on any backend."""
         op, ranks = slot.gathering.op, self.view.ranks
-        whole = op in _ALIKE or len(ranks) == next(iter(slot.seats.values())).size
+        whole = op in _ALIKE or all(seat.size == len(ranks) for seat in slot.seats.values())
         holes = op in ("all_gather", "reduce_scatter") and self._slots() != tuple(range(len(ranks)))
-        held = any(seat.done or seat.asking or seat.failed for seat in slot.seats.values())
+        held = any(seat.done or seat.asking or seat.failed or self._lost(slot, seat) for seat in slot.seats.values())
         return whole and len(slot.seats) == len(ranks) and not (held or holes or slot.mismatched)
 
     def _complete_plain(self, slot: ElasticSlot) -> None:
         seats = [slot.seats[rank] for rank in self.view.ranks]
         entries = [seat.entry for seat in seats]
-        if entries[0].root is not None and self._slots()[: len(entries)] != tuple(range(len(entries))):
-            self._finish_all(slot, seats)  # roots are slots, and slots have holes
+        root, places = entries[0].root, range(len(entries))
+        if root is not None and (root not in places or self._slots()[: len(entries)] != tuple(places)):
+            self._finish_all(slot, seats)  # roots are slots, and slots have holes, or the root has left them
             return
         move(entries)
         self.wire.keep(slot.parity, [seat.writes for seat in seats])
@@ -136,7 +137,9 @@ class MooncakeComm(Communicator):
 
     def _look_after(self, slot: ElasticSlot, seat: Seat, gone: list[int]) -> None:
         """What holds one rank: peers that were dead when it came, or that died while it waited."""
-        since = [rank for rank in gone if self.dead[rank] > seat.entered_s and rank not in slot.seats]
+        since = [rank for rank in gone if rank not in slot.seats and self._place(rank) not in seat.failed]
+        if not since:
+            self._add_expelled(slot, seat)
         if not (seat.failed or since):
             self._finish(slot, seat)
         elif not since:
@@ -147,6 +150,15 @@ class MooncakeComm(Communicator):
             died_s = max(self.dead[rank] for rank in since)
             at_s = next_probe_s(seat.entered_s, knobs.collective_timeout_s, max(float(env.now), died_s))
             env.timeout(max(0.0, at_s - env.now)).callbacks.append(lambda _: self._probe(slot, seat))
+
+    def _add_expelled(self, slot: ElasticSlot, seat: Seat) -> None:
+        """Members that died after the rank came, and were taken out of the group before it asked: no data of theirs."""
+        seat.failed |= dict.fromkeys(self._place(rank) for rank in self._lost(slot, seat))
+
+    def _lost(self, slot: ElasticSlot, seat: Seat) -> list[int]:
+        if not self.dead or seat.members is self.view.ranks:
+            return []
+        return [rank for rank in seat.members if rank in self.dead and rank not in slot.seats]
 
     def _probe(self, slot: ElasticSlot, seat: Seat) -> None:
         seat.timed = False

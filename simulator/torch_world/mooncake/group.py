@@ -30,6 +30,8 @@ from simulator.torch_world.mooncake.work import ElasticMessage, ElasticWork, Loc
 from simulator.torch_world.simulation import Simulation
 
 ISOLATED, QUIESCING, NORMAL = "isolated", "quiescing", "normal"
+SIZES_READ_MAX = 1000
+"""Reading the world size so often, with nothing in between, may be a loop that waits for others."""
 
 
 class MooncakeGroup(SimProcessGroup):
@@ -40,6 +42,7 @@ class MooncakeGroup(SimProcessGroup):
 
     Attributes:
         partial: notes of calls that went on without some member, until the rank asks about them.
+        rejected: notes of proposals that were rejected, by call, reason and line.
     """
 
     comm: MooncakeComm
@@ -59,6 +62,9 @@ class MooncakeGroup(SimProcessGroup):
         self.process = process
         self.mode = ISOLATED
         self.partial: list[Note] = []
+        self.rejected: dict[object, Note] = {}
+        self._looked: tuple[float, int] | None = None
+        self._sizes_read = 0
         self._alone = (Wire(), [0])
         mask = settings.active_ranks
         self.mask = torch.zeros(settings.max_group_size, dtype=torch.int32) if mask is None else mask
@@ -79,6 +85,14 @@ class MooncakeGroup(SimProcessGroup):
         return self.comm.record is not None and self.mode == NORMAL and self.comm.record.is_active(self.slot)
 
     def size(self) -> int:
+        """The world size. A loop that does nothing but read it waits for others, so reading it costs time then."""
+        self._sizes_read += 1
+        if self._sizes_read >= SIZES_READ_MAX:
+            self._sizes_read = 0
+            self._poll("the world size of a Mooncake group")
+        return self._size()
+
+    def _size(self) -> int:
         record = self.comm.record
         return record.world_size if record is not None and self.mode == NORMAL else self._declared_size
 
@@ -97,7 +111,7 @@ class MooncakeGroup(SimProcessGroup):
 
     @property
     def _must(self) -> MooncakeArguments:
-        size = self.size()
+        size = self._size()
         if not isinstance(self._checks, MooncakeArguments) or self._checks.size != size:
             self._checks = MooncakeArguments(self.model, size, self.settings.max_group_size)
         return self._checks
@@ -145,7 +159,7 @@ class MooncakeGroup(SimProcessGroup):
         self._must.all_gather_single(output, source)
         with below_torch():
             cut: Any = torch.split
-            pieces = list(cut(output.view(-1), max(source.numel(), 1)))[: self.size()]
+            pieces = list(cut(output.view(-1), max(source.numel(), 1)))[: self._size()]
         whole = [piece for piece in pieces if piece.numel() == source.numel()]
         return self._join(Entry("all_gather", [source], whole, terms=_terms(opts)))
 
@@ -188,6 +202,17 @@ class MooncakeGroup(SimProcessGroup):
         if not self.closed and self.comm.record is not None and self.process.coordinator is not None:
             self.process.coordinator.leave(self.comm.record, self.slot)
         super().shutdown()
+
+    def look(self, call: str) -> None:
+        """The rank reads the state of the group; if nothing can have changed since it last did, that costs a poll."""
+        self.asked()
+        self._poll(call)
+
+    def _poll(self, text: str) -> None:
+        scheduler = self.sim.scheduler
+        if self._looked == (float(scheduler.env.now), scheduler.progress_count):
+            scheduler.poll(text)
+        self._looked = float(scheduler.env.now), scheduler.progress_count
 
     def asked(self) -> None:
         """The rank has looked at who is left: it knows of the results that it got before."""

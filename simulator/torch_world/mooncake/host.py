@@ -117,10 +117,10 @@ class MooncakeHost:
         ]
 
     def _ready(self, request: CreationRequest, settings: Settings, view: GroupView) -> list[tuple[Room, Group]]:
-        """Complete groups under the same name, device and capacity."""
+        """Complete groups under the same name, device and capacity that some process still has."""
         wanted = (view.backend, settings.max_group_size)
         found = [(room, comm.record) for variant, room, comm in self._rooms(request, view) if variant == wanted]
-        return [(room, record) for room, record in found if record is not None]
+        return [(room, record) for room, record in found if record is not None and record.agents]
 
     def _found(self, request: CreationRequest, settings: Settings, view: GroupView, process: Process) -> MooncakeGroup:
         variant = (view.backend, settings.max_group_size)
@@ -140,7 +140,7 @@ class MooncakeHost:
         for room, record in self._ready(request, settings, view):
             holder = record.agents.get(request.group_rank)
             free = holder is not process.agent and request.group_rank not in record.left
-            if record.order == view.ranks and free and record.agents:
+            if record.order == view.ranks and free:
                 return room
         return None
 
@@ -175,7 +175,7 @@ class MooncakeHost:
     def _target(self, request: CreationRequest, settings: Settings, view: GroupView) -> Room | None:
         """The one group that has these ranks, or the first of them and not the caller's."""
         ready = self._ready(request, settings, view)
-        same = [room for room, record in ready if record.order == view.ranks and record.agents]
+        same = [room for room, record in ready if record.order == view.ranks]
         if same:
             return same[-1]
         longer = []
@@ -186,14 +186,26 @@ class MooncakeHost:
         return longer[0] if len(longer) == 1 else None
 
     def _alone(self, request: CreationRequest, settings: Settings, view: GroupView, process: Process) -> MooncakeGroup:
-        self._sim.note(
-            "local_only",
-            f"group '{view.label}' {list(view.ranks)} ({view.backend}) found nothing to attach to and runs alone",
-            group=view,
-        )
+        if settings.max_group_size > 1:  # a group of one gives its rank its own data back either way
+            self._note_alone(request, settings, view)
         comm = MooncakeComm(self._sim, view, f"{path_of(_simulated(request))} alone")
         room = Room(Gathering("create", view, None), CohortBarrier(self._sim.scheduler.env, view.ranks), comm)
         return MooncakeGroup(self._sim, room, request, settings, process, view.ranks)
+
+    def _note_alone(self, request: CreationRequest, settings: Settings, view: GroupView) -> None:
+        text = f"group '{view.label}' {list(view.ranks)} ({view.backend}) found nothing to attach to and runs alone"
+        others = self._capacities(request, settings, view)
+        self._sim.note("local_only", text, group=view, capacity=settings.max_group_size, others=others)
+
+    def _capacities(self, request: CreationRequest, settings: Settings, view: GroupView) -> tuple[int, ...]:
+        """Those of the groups that the caller would have attached to if its own were the same."""
+        found: dict[int, None] = {}
+        for variant, _, comm in self._rooms(request, view):
+            assert isinstance(variant, tuple)
+            order = comm.record.order if comm.record is not None and comm.record.agents else ()
+            if order and view.ranks[: len(order)] == order and variant[1] != settings.max_group_size:
+                found[variant[1]] = None
+        return tuple(found)
 
     # -- the end of a process ----------------------------------------------------------------------------------------
 

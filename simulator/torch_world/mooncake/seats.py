@@ -21,6 +21,7 @@ class Seat:
         place: its slot in the group. size: the world size when it came.
         writes: what it has sent.
         over: triggers once it goes on.
+        members: the global ranks that were active when it came.
         failed: slots that it could not reach.
         timed: it will look again at a set time. asking: it waits for the coordinator's decision.
         note: of its partial result, if it got one.
@@ -34,6 +35,7 @@ class Seat:
     entered_s: float
     writes: Sent
     over: simpy.Event
+    members: tuple[int, ...]
     failed: dict[int, None] = field(default_factory=dict)
     timed: bool = False
     asking: bool = False

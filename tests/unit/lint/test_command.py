@@ -129,6 +129,7 @@ def test_settings_come_from_the_nearest_pyproject(tree: Tree, run: Callable) -> 
     ("argv", "message"),
     [
         ([], "give files or folders to lint"),
+        (["empty"], "empty: no Python file was found; give files, or folders with some"),
         (["nowhere"], "nowhere: there is no such file; give Python files or folders"),
         (["a.ipynb"], "a.ipynb: notebooks are not linted; give Python files, or folders"),
         (["a.py", "--select", "X1"], "X1: there is no such rule; give some of HC001, "),
@@ -144,6 +145,7 @@ def test_settings_come_from_the_nearest_pyproject(tree: Tree, run: Callable) -> 
 def test_usage(argv: list[str], message: str, tree: Tree, run: Callable) -> None:
     tree({
         "a.py": "", "a.ipynb": "", "bad.toml": "=", "other.toml": "",
+        "empty/note.txt": "",
         "odd.toml": "[tool.hangcheck.lint]\ncolour = 1\n", "type.toml": "[tool.hangcheck.lint]\nselect = 'HC001'\n",
     })  # fmt: skip
     code, out, err = run(*argv)

@@ -35,6 +35,45 @@ def test_groups_that_some_ranks_skip(body: str, found: Found) -> None:
     assert [code for code, _ in found(code)] == ["HC003"]
 
 
+@pytest.mark.parametrize(
+    "test",
+    ["is_joiner", "self.recovered_rank", "rank_offset > 0", "rank_offset != 0", "not rank_offset == 0", "rank_offset"],
+)
+@pytest.mark.parametrize(
+    "body", ["    if {}:\n        dist.new_group(x)", "    if not ({}):\n        return\n    ng(x)"]
+)
+def test_groups_that_only_joiners_make(test: str, body: str, violations: Callable[..., list]) -> None:
+    """Those who were launched never come there, so the joiners' call is not made by all ranks."""
+    (one,) = violations(HEAD + "def f(self, x, is_joiner, rank_offset):\n" + body.format(test))
+    assert one.code == "HC003"
+    assert "ranks that come later" in one.message
+    assert "use_local_synchronization=True" in one.remedy
+
+
+@pytest.mark.parametrize(
+    ("case", "shown"), [("case 0:", "rank == 0"), ("case _ if rank < 2:", "rank < 2"), ("case 0 | 1:", "`rank`")]
+)
+def test_cases_of_a_rank(case: str, shown: str, violations: Callable[..., list]) -> None:
+    code = HEAD + f"def f(rank):\n    match rank:\n        {case}\n            dist.new_group([0])\n"
+    (one,) = violations(code)
+    assert one.code == "HC003"
+    assert shown in one.message
+
+
+def test_the_case_that_takes_the_rest(found: Found) -> None:
+    code = "def f(rank):\n    match rank:\n        case 0:\n            pass\n        case _:\n            ng([1])\n"
+    assert [code for code, _ in found(HEAD + code)] == ["HC003"]
+
+
+def test_each_group_of_joiners_is_told(found: Found) -> None:
+    """Another call that only joiners make is no counterpart."""
+    code = (
+        HEAD
+        + "def f(x, is_joiner, rank_offset):\n    if is_joiner:\n        ng(x)\n    if rank_offset:\n        ng(x)\n"
+    )
+    assert [code for code, _ in found(code)] == ["HC003", "HC003"]
+
+
 def test_branches_with_other_groups_are_two_flaws(found: Found) -> None:
     """Each half calls in the same slot with its own list."""
     code = (
@@ -59,8 +98,13 @@ def test_branches_with_other_groups_are_two_flaws(found: Found) -> None:
         "    for rank in range(world):\n        if rank == 0:\n            dist.new_group([0])",
         "    if rank == 0:\n        self.new_group(ranks)",
         "    if rank == 0:\n        print('hello')\n    dist.new_group(ranks)",
-        "    if recovered_rank:\n        dist.new_group(ranks)",
-        "    if rank_offset > 0:\n        dist.new_group(ranks)",
+        "    match rank:\n        case 0:\n            ng([0])\n        case _:\n            ng([0])",
+        "    match world:\n        case 1:\n            dist.new_group([0])",
+        "    if recovered_rank:\n        return dist.new_group(ranks, pg_options=1)\n    return dist.new_group(ranks)",
+        "    if rank_offset > 0:\n        dist.new_group(ranks, use_local_synchronization=True)",
+        "    dist.new_group(ranks, use_local_synchronization=rank_offset > 0)",
+        "    if not recovered_rank:\n        dist.new_group(ranks)",
+        "    if rank_offset == 0:\n        dist.new_group(ranks)",
     ],
 )
 def test_what_looks_conditional_and_is_not(body: str, found: Found) -> None:

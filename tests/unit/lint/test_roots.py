@@ -20,6 +20,8 @@ DEF = "def f(self, x, group, group_rank, world_group):\n"
         "dist.reduce(x, dst=dist.get_rank(group), group=group)",
         "dist.send(x, (self.rank_in_group + 1) % 4, group=group)",
         "me = dist.get_rank(group=group)\n    dist.gather(x, dst=me, group=group)",
+        "dist.broadcast(x, src=group.rank(), group=group)",
+        "me = group.rank()\n    dist.reduce(x, dst=me, group=group)",
         "dist.P2POp(dist.isend, x, group_rank, group)",
         "dist.recv(x, dist.get_group_rank(group, 3), group)",
         "dist.scatter_object_list(x, x, src=group_rank if x else 0, group=group)",
@@ -44,6 +46,8 @@ def test_group_ranks_as_roots(body: str, found: Found) -> None:
         "self.broadcast(x, src=group_rank, group=group)",
         "group.broadcast(x, src=self.rank_in_group)",
         "dist.broadcast(x, src=0, group=group)",
+        "dist.broadcast(x, src=self.rank(), group=group)",
+        "dist.broadcast(x, src=world_group.rank(), group=world_group)",
     ],
 )
 def test_what_looks_like_a_group_rank_and_is_none(body: str, found: Found) -> None:
