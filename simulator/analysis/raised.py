@@ -16,6 +16,7 @@ _WITHOUT_GPUS = (
     "module 'torch._C' has no attribute '_cuda",
     "Torch not compiled with CUDA enabled",
     "PyTorch is not linked with support for cuda devices",
+    "with arguments from the 'CUDA' backend",
     "No CUDA GPUs are available",
     "Found no NVIDIA driver",
     "torch.cuda.is_available() is False",

@@ -182,7 +182,7 @@ def _raises(error: BaseException) -> Callable[[], Any]:
         (lambda: sys.exit(3), ("exit", 3, "sys.exit(3)")),
         (lambda: sys.exit("no luck"), ("exit", 1, "sys.exit('no luck')")),
         (lambda: os._exit(0), ("ok", 0, "")),
-        (lambda: os._exit(7), ("exit", 7, "")),
+        (lambda: os._exit(7), ("exit", 7, "os._exit(7)")),
         (lambda: os.abort(), ("crash", -signal.SIGABRT, "")),
         (lambda: os.kill(os.getpid(), signal.SIGKILL), ("crash", -signal.SIGKILL, "")),
         (lambda: signal.raise_signal(signal.SIGTERM), ("crash", -signal.SIGTERM, "")),

@@ -186,11 +186,16 @@ class MooncakeHost:
         return longer[0] if len(longer) == 1 else None
 
     def _alone(self, request: CreationRequest, settings: Settings, view: GroupView, process: Process) -> MooncakeGroup:
-        if settings.max_group_size > 1:  # a group of one gives its rank its own data back either way
+        if settings.max_group_size > 1 or not self._replaces_nothing(request, view):
             self._note_alone(request, settings, view)
         comm = MooncakeComm(self._sim, view, f"{path_of(_simulated(request))} alone")
         room = Room(Gathering("create", view, None), CohortBarrier(self._sim.scheduler.env, view.ranks), comm)
         return MooncakeGroup(self._sim, room, request, settings, process, view.ranks)
+
+    def _replaces_nothing(self, request: CreationRequest, view: GroupView) -> bool:
+        """A recovering rank's group of one that the lost rank never made: its own data comes back either way."""
+        recovers = self._sim.must_be_here("a Mooncake group").cohort.startswith("recover")
+        return recovers and not self._rooms(request, view)
 
     def _note_alone(self, request: CreationRequest, settings: Settings, view: GroupView) -> None:
         text = f"group '{view.label}' {list(view.ranks)} ({view.backend}) found nothing to attach to and runs alone"
